@@ -1,0 +1,26 @@
+# Each target sets up what it needs in .venv and runs from a fresh clone.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: test demo fuzz clean
+
+test: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+demo: .venv/ready
+	$(BIN)/python examples/report.py
+
+# The property tests with many more programs: make fuzz PROGRAMS=20000
+PROGRAMS ?= 5000
+fuzz: .venv/ready
+	BRAINTRACE_PROGRAMS=$(PROGRAMS) $(BIN)/pytest -n 2 tests/test_influence.py
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv

@@ -1,0 +1,40 @@
+"""Online learning in recurrent and spiking networks: eligibility traces compiled from any model.
+
+Names load when first used, so that `import braintrace` costs little more than `import jax`.
+"""
+
+from importlib import import_module as _import_module
+
+__version__ = '1.0.0a1'
+__version_info__ = (1, 0, 0)
+
+_HOME = {
+    'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
+                 'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
+                 'find_hidden_param_op_relations_from_module'],
+    'errors': ['CompilationError', 'NotSupportedError'],
+    'frontends.brainstate': ['ModuleInfo'],
+    'graph.canonical': ['ControlFlowPolicy'],
+    'graph.diagnostics': ['CompilationRecord', 'DiagnosticKind', 'DiagnosticLevel'],
+    'graph.etrace_graph': ['ETraceGraph'],
+    'graph.groups': ['HiddenGroup'],
+    'graph.perturbation': ['HiddenPerturbation'],
+    'graph.relations': ['HiddenParamOpRelation'],
+    'ops.marker': ['marked', 'untraced'],
+    'report': ['CompilationReport'],
+}
+_WHERE = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = sorted(_WHERE)
+
+
+def __getattr__(name: str):
+    if name not in _WHERE:
+        raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    value = getattr(_import_module(f'.{_WHERE[name]}', __name__), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__():
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,92 @@
+"""The parts of JAX that differ between versions, or that live outside its everyday interface."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.core import eval_jaxpr
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
+
+__all__ = ['Atom', 'ClosedJaxpr', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive', 'is_float',
+           'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
+
+Atom: TypeAlias = Var | Literal
+
+
+def is_float(a: Any) -> bool:
+    """Whether a derivative can flow through a value of this type: complex counts, integers and random keys do not."""
+    return jnp.issubdtype(a.aval.dtype, jnp.inexact)
+
+
+@functools.cache
+def _blank() -> Jaxpr:
+    return jax.make_jaxpr(lambda: ())().jaxpr
+
+
+def new_jaxpr(invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[JaxprEqn], constvars: Sequence[Var] = ()) -> Jaxpr:
+    """A jaxpr of these equations."""
+    effects = set().union(*(e.effects for e in eqns))
+    info = _blank().debug_info._replace(arg_names=None, result_paths=None)
+    return _blank().replace(constvars=list(constvars), invars=list(invars), outvars=list(outvars), eqns=list(eqns), effects=effects, debug_info=info)
+
+
+def open_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
+    """The program and its constants, closed or not."""
+    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
+
+
+def prune(eqns: Sequence[JaxprEqn], outs: Sequence[Any]) -> list[JaxprEqn]:
+    """The equations that `outs` need, in order, and those with effects."""
+    live, kept = {v for v in outs if isinstance(v, Var)}, []
+    for eqn in reversed(eqns):
+        if eqn.effects or any(v in live for v in eqn.outvars):
+            kept.append(eqn)
+            live.update(v for v in eqn.invars if isinstance(v, Var))
+    return kept[::-1]
+
+
+def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
+    """Evaluate one equation on other operands, whatever form its parameters have in this version of JAX."""
+    formal = [Var(a.aval) for a in eqn.invars]
+    return eval_jaxpr(new_jaxpr(formal, eqn.outvars, [eqn.replace(invars=formal)]), (), *values)
+
+
+def trace(f: Callable, *args: Any) -> ClosedJaxpr:
+    """The jaxpr of `f` on flat arguments: atoms, avals or values."""
+    return jax.make_jaxpr(f)(*[getattr(a, 'aval', a) for a in args])
+
+
+def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
+    """The programs inside an equation: loop bodies, branches, called functions."""
+    inner = [q for p in eqn.params.values() for q in (p if isinstance(p, tuple | list) else (p,))]
+    return [open_jaxpr(q)[0] for q in inner if isinstance(q, ClosedJaxpr | Jaxpr)]
+
+
+_LIBRARIES = re.compile(r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/')
+_OURSELVES = re.compile(r'/braintrace/(frontends|graph|_jax)')
+
+
+def source_line(eqn: JaxprEqn) -> str:
+    """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is one, or `?`."""
+    frames = [(f.file_name, f.line_num) for f in getattr(eqn.source_info.traceback, 'frames', ())]
+    inside = list(itertools.takewhile(lambda f: not _OURSELVES.search(f[0]), frames)) or frames
+    own = [f for f in inside if not _LIBRARIES.search(f[0])] or [f for f in inside if not re.search('/(jax|saiunit)/', f[0])] or inside
+    return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
+
+
+def identity_primitive(name: str) -> Primitive:
+    """A primitive that returns its operand, with any parameters, under jit, grad and vmap."""
+    from jax.interpreters import ad, batching, mlir
+    p = Primitive(name)
+    p.def_impl(lambda x, **_: x)
+    p.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(p, lambda ctx, x, **_: [x])
+    ad.deflinear2(p, lambda ct, x, **params: [p.bind(ct, **params)])
+    batching.defvectorized(p)
+    return p

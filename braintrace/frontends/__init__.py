@@ -1,0 +1,1 @@
+"""From a user's model to a Step. A front-end imports `step` and its own framework, nothing else."""

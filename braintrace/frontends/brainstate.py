@@ -1,0 +1,196 @@
+"""brainstate modules: any `brainstate.nn.Module` whose states are initialised."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import brainstate
+import jax
+import jax.tree_util as jtu
+
+from .._jax import ClosedJaxpr, Jaxpr, Var, eval_jaxpr, new_jaxpr
+from ..errors import CompilationError, NotSupportedError
+from ..step import Leaf, Step
+
+
+class ModuleInfo(NamedTuple):
+    """One step of a brainstate module as a program `(arguments, states) -> (outputs, states)`, and which variable is which state."""
+    stateful_model: Any
+    closed_jaxpr: ClosedJaxpr
+    retrieved_model_states: Mapping[tuple, Any]
+    compiled_model_states: Sequence[Any]
+    state_id_to_path: dict[int, tuple]
+    state_tree_invars: Sequence[Any]
+    state_tree_outvars: Sequence[Any]
+    hidden_path_to_invar: dict[tuple, Var]
+    hidden_path_to_outvar: dict[tuple, Var]
+    invar_to_hidden_path: dict[Var, tuple]
+    outvar_to_hidden_path: dict[Var, tuple]
+    hidden_outvar_to_invar: dict[Var, Var]
+    weight_invars: list[Var]
+    weight_path_to_invars: dict[tuple, list[Var]]
+    invar_to_weight_path: dict[Var, tuple]
+    num_var_out: int
+    num_var_state: int
+    control_flow: Any = None
+    out_tree: Any = None
+    uses: tuple = ()
+
+    @property
+    def jaxpr(self) -> Jaxpr:
+        return self.closed_jaxpr.jaxpr
+
+    @property
+    def paths(self) -> list[tuple]:
+        """The path of each compiled state."""
+        return [self.state_id_to_path[id(s)] for s in self.compiled_model_states]
+
+    @property
+    def states(self) -> dict[tuple, Any]:
+        """The compiled states by path."""
+        return dict(zip(self.paths, self.compiled_model_states, strict=True))
+
+    def _roles(self) -> dict[str, list[tuple[Leaf, Var, Any]]]:
+        found: dict[str, list] = {'param': [], 'hidden': [], 'other': []}
+        for path, state, ins, outs in zip(self.paths, self.compiled_model_states, self.state_tree_invars, self.state_tree_outvars, strict=True):
+            columns = state.num_state if isinstance(state, brainstate.HiddenGroupState) else 0
+            keyed = jtu.tree_flatten_with_path(ins)[0]
+            for (key, old), new in zip(keyed, jax.tree.leaves(outs), strict=True):
+                found[_role(state)].append((Leaf(path, _names(key), columns), old, new))
+        return found
+
+    @property
+    def step(self) -> Step:
+        """The same program, framework-free."""
+        roles = self._roles()
+        states = [item for role in roles.values() for item in role]
+        inputs = self.jaxpr.invars[:len(self.jaxpr.invars) - len(states)]
+        outs = [new for _, _, new in roles['hidden'] + roles['other']] + self.jaxpr.outvars[:self.num_var_out]
+        program = new_jaxpr([old for _, old, _ in states] + inputs, outs, self.jaxpr.eqns, self.jaxpr.constvars)
+        leaves = {role: tuple(leaf for leaf, _, _ in items) for role, items in roles.items()}
+        return Step(ClosedJaxpr(program, self.closed_jaxpr.consts), leaves['param'], leaves['hidden'], leaves['other'])
+
+    def with_step(self, step: Step, uses: tuple = ()) -> ModuleInfo:
+        """This record with its program replaced by an equal step over the same inputs."""
+        new = dict(zip(step.param_vars, step.param_vars, strict=True))
+        new.update(zip(step.hidden_vars, step.hidden_outs, strict=True))
+        new.update(zip(step.other_vars, step.other_outs, strict=True))
+        states = [v for tree in self.state_tree_invars for v in jax.tree.leaves(tree)]
+        program = new_jaxpr(self.jaxpr.invars, [*step.outs[:self.num_var_out], *[new[v] for v in states]], step.jaxpr.jaxpr.eqns, step.jaxpr.jaxpr.constvars)
+        return _tabulate(self.stateful_model, ClosedJaxpr(program, step.jaxpr.consts), self.retrieved_model_states, self.states, self.state_tree_invars,
+                         self.num_var_out, self.control_flow, self.out_tree, uses)
+
+    def add_jaxpr_outs(self, variables: Sequence[Var]) -> ModuleInfo:
+        """A record whose program also returns the values of these variables."""
+        outs = [*self.jaxpr.outvars, *variables]
+        return self._replace(closed_jaxpr=ClosedJaxpr(new_jaxpr(self.jaxpr.invars, outs, self.jaxpr.eqns, self.jaxpr.constvars), self.closed_jaxpr.consts))
+
+    def split_state_outvars(self) -> tuple[dict, dict, dict]:
+        """The variables of the states after the step, by path: weights, hidden, other."""
+        split: dict[str, dict] = {'param': {}, 'hidden': {}, 'other': {}}
+        for path, state, tree in zip(self.paths, self.compiled_model_states, self.state_tree_outvars, strict=True):
+            split[_role(state)][path] = tree
+        return split['param'], split['hidden'], split['other']
+
+    def flat_inputs(self, args: Sequence[Any], old_state_vals: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None) -> list[Any]:
+        """The program's inputs: arguments, then the states' values (by default the present ones)."""
+        values = [s.value for s in self.compiled_model_states] if old_state_vals is None else list(old_state_vals)
+        return jax.tree.leaves((tuple(args), dict(kwargs or {}), values))
+
+    def unflatten(self, outs: Sequence[Any]) -> tuple[Any, dict, dict, dict]:
+        """`(out, {hidden path: value}, {other path: value}, {variable: value})` from the program's outputs; hidden values come without unit."""
+        n, m = self.num_var_out, self.num_var_out + self.num_var_state
+        rest = iter(outs[n:m])
+        hidden, other = {}, {}
+        for path, state, tree in zip(self.paths, self.compiled_model_states, self.state_tree_invars, strict=True):
+            leaves = [next(rest) for _ in jax.tree.leaves(tree)]
+            if _role(state) == 'hidden':
+                hidden[path] = leaves[0] if len(leaves) == 1 else leaves
+            elif _role(state) == 'other':
+                other[path] = jax.tree.unflatten(jax.tree.structure(tree), leaves)
+        return self.out_tree.unflatten(outs[:n]), hidden, other, dict(zip(self.jaxpr.outvars[m:], outs[m:], strict=True))
+
+    def jaxpr_call(self, *args: Any, old_state_vals: Sequence[Any] | None = None, **kwargs: Any) -> tuple[Any, dict, dict, dict]:
+        """Run the program; nothing is written to the model."""
+        flat = self.flat_inputs(args, old_state_vals, kwargs)
+        return self.unflatten(eval_jaxpr(self.jaxpr, self.closed_jaxpr.consts, *flat))
+
+    def dict(self) -> dict[str, Any]:
+        return self._asdict()
+
+
+def trace(model: Any, *args: Any, control_flow: Any = None, **kwargs: Any) -> tuple[ModuleInfo, list[tuple]]:
+    """One step of a module as it is traced, and the paths of states that are not found in the module. The model is left as it was."""
+    if not isinstance(model, brainstate.nn.Module):
+        raise TypeError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
+    retrieved = dict(brainstate.graph.states(model).items())
+    if not any(isinstance(s, brainstate.HiddenState) for s in retrieved.values()):
+        _explain_missing_state(model, args, kwargs)
+    before = {path: s.value for path, s in retrieved.items()}
+    changed: list[str] = []
+
+    def watched(*args, **kwargs):
+        try:
+            return model(*args, **kwargs)
+        finally:  # a state whose structure changed would keep a tracer for ever
+            for path, s in retrieved.items():
+                was, now = jax.tree.structure(before[path]), jax.tree.structure(s.value)
+                if was != now:
+                    changed.append(f'State {_dotted(path)} is {was} before the step and {now} after it. A state must keep its unit and its structure: '
+                                   'convert the new value in the step.')
+                    s.value = before[path]
+
+    stateful = brainstate.transform.StatefulFunction(watched, return_only_write=False, name='step')
+    closed = stateful.get_jaxpr(*args, **kwargs)
+    if changed:
+        raise ValueError(changed[0])
+    states = stateful.get_states(*args, **kwargs)
+    for s in stateful.get_write_states(*args, **kwargs):
+        if isinstance(s, brainstate.ParamState):
+            path = next((p for p, t in retrieved.items() if t is s), '?')
+            raise NotSupportedError(f'Parameter {_dotted(path)} is written inside the step. A parameter must only be read there: '
+                                    'make it another kind of state, or update it outside.')
+    known = {id(s): p for p, s in retrieved.items()}
+    strange = [s for s in states if id(s) not in known]
+    compiled = {known.get(id(s)) or (f'_unknown_path_{next(i for i, t in enumerate(strange) if t is s)}',): s for s in states}
+    flat = closed.jaxpr.invars
+    first = len(flat) - sum(len(jax.tree.leaves(s.value)) for s in states)
+    rest = iter(flat[first:])
+    trees = [jax.tree.map(lambda _: next(rest), s.value) for s in states]
+    out_tree = jax.tree.structure(stateful.get_out_shapes(*args, **kwargs)[0])
+    info = _tabulate(stateful, closed, retrieved, compiled, trees, out_tree.num_leaves, control_flow, out_tree, ())
+    return info, [p for p, s in compiled.items() if any(s is t for t in strange)]
+
+
+def _tabulate(stateful, closed, retrieved, compiled: dict[tuple, Any], trees: Sequence[Any], num_out: int, control_flow, out_tree, uses) -> ModuleInfo:
+    rest = iter(closed.jaxpr.outvars[num_out:])
+    outs = [jax.tree.map(lambda _: next(rest), tree) for tree in trees]
+    hidden = {p: (jax.tree.leaves(i), jax.tree.leaves(o)) for (p, s), i, o in zip(compiled.items(), trees, outs, strict=True) if _role(s) == 'hidden'}
+    weights = {p: jax.tree.leaves(i) for (p, s), i in zip(compiled.items(), trees, strict=True) if _role(s) == 'param'}
+    return ModuleInfo(
+        stateful, closed, retrieved, list(compiled.values()), {id(s): p for p, s in compiled.items()}, trees, outs,
+        {p: i[0] for p, (i, _) in hidden.items()}, {p: o[0] for p, (_, o) in hidden.items()},
+        {v: p for p, (i, _) in hidden.items() for v in i}, {v: p for p, (_, o) in hidden.items() for v in o if isinstance(v, Var)},
+        {b: a for i, o in hidden.values() for a, b in zip(i, o, strict=True) if isinstance(b, Var)},
+        [v for vs in weights.values() for v in vs], weights, {v: p for p, vs in weights.items() for v in vs},
+        num_out, sum(len(jax.tree.leaves(t)) for t in trees), control_flow, out_tree, uses)
+
+
+def _role(state: Any) -> str:
+    return 'param' if isinstance(state, brainstate.ParamState) else 'hidden' if isinstance(state, brainstate.HiddenState) else 'other'
+
+
+def _names(keys: Sequence[Any]) -> tuple:
+    """The keys a user wrote: those of dicts and sequences, not the inside of a quantity."""
+    return tuple(k.key if isinstance(k, jtu.DictKey) else k.idx for k in keys if isinstance(k, jtu.DictKey | jtu.SequenceKey))
+
+
+def _dotted(path: Sequence[Any]) -> str:
+    return '.'.join(map(str, path))
+
+
+def _explain_missing_state(model: Any, args: tuple, kwargs: dict) -> None:
+    message = ('`model` has no hidden state. If it is recurrent, its states are not initialised: call `brainstate.nn.init_all_states(model)` first. '
+               'Otherwise there is nothing to trace.')
+    raise CompilationError(message)

@@ -1,0 +1,266 @@
+"""Which elements of which seeds does each element of a value depend on, as far as derivatives go.
+
+One forward abstract interpretation. The lattice for one value and one seed: nothing < a few index maps < mixed. A value knows its seeds by
+number: `maps` where the dependence is position by position, and the bit set `mixed` where there is any other. A rule answers operand by operand,
+since first derivatives add up; an operand that an equation cannot carry position by position is *cut* there, whole, so that an evaluator can follow
+the maps by choosing for each operand either its live or its constant value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+import jax
+import numpy as np
+
+from .._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, open_jaxpr, prune, trace
+from .layout import LAYOUT, Const, Maps, constant_along, merge, move
+
+ELEMENTWISE = set(
+    'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj convert_element_type copy cos cosh digamma '
+    'div erf erf_inv erfc exp exp2 expm1 igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg optimization_barrier polygamma '
+    'pow real reduce_precision regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta '
+    'exprel heaviside_surrogate_gradient trace_mark'.split())
+ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
+REDUCTIONS = set('reduce_sum reduce_max reduce_min reduce_prod'.split())
+CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr', 'core_call': 'call_jaxpr', 'remat2': 'jaxpr', 'checkpoint': 'jaxpr',
+         'custom_lin': 'jaxpr'}
+MIXING = set('dot_general conv_general_dilated ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
+             'reduce_window select_and_scatter_add select_and_gather_add scatter-add scatter_add scatter_mul fft cholesky triangular_solve'.split())
+
+
+@dataclass(frozen=True)
+class Dep:
+    """What one value depends on."""
+    maps: dict[int, Maps] = field(default_factory=dict)
+    mixed: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.maps or self.mixed)
+
+    @property
+    def seeds(self) -> int:
+        return self.mixed | sum(1 << s for s in self.maps)
+
+    def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Dep:
+        """Every map through `f`; a map that vanishes is dropped."""
+        moved = {s: tuple(n for n in map(f, ms) if (n >= 0).any()) for s, ms in self.maps.items()}
+        return Dep({s: ms for s, ms in moved.items() if ms}, self.mixed)
+
+
+NOTHING = Dep()
+Outs = list[Dep]  # one for each output of an equation
+Answer = list[Outs | None]  # one for each operand; None: cut
+
+
+def union(deps: Iterable[Dep]) -> Dep:
+    """The dependences of a value that depends on all of these."""
+    deps = [d for d in deps if d]
+    if len(deps) < 2:
+        return deps[0] if deps else NOTHING
+    maps: dict[int, Maps] = {}
+    mixed = 0
+    for d in deps:
+        mixed |= d.mixed
+        for s, ms in d.maps.items():
+            maps[s], full = merge(maps[s], ms) if s in maps else (ms, False)
+            mixed |= full << s
+    return Dep(maps, mixed)
+
+
+# ---- rules -------------------------------------------------------------------------------------------------------------------
+
+def _elementwise(eqn: JaxprEqn, d: Dep) -> Outs:
+    shape = eqn.outvars[0].aval.shape
+    return [d if all(m.shape == shape for ms in d.maps.values() for m in ms) else d.each(lambda m: np.broadcast_to(m, shape))] * len(eqn.outvars)
+
+
+def _layout(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
+    outs: list[dict[int, Maps]] = [{} for _ in eqn.outvars]
+    for s, ms in d.maps.items():
+        for m in ms:
+            moved = move(eqn, i, m, const)
+            if moved is None:
+                return None
+            for out, n in zip(outs, moved, strict=True):
+                if (n >= 0).any():
+                    out[s] = (*out.get(s, ()), n)
+    return [Dep(out, d.mixed) for out in outs]
+
+
+def _contraction(axes: Sequence[int], d: Dep, place: Callable[[np.ndarray], np.ndarray]) -> Outs | None:
+    """Sums over `axes` keep a map only where all summed elements depend on one seed element."""
+    if not all(constant_along(m, axes) for ms in d.maps.values() for m in ms):
+        return None
+    return [d.each(lambda m: place(m[tuple(slice(0, 1) if a in axes else slice(None) for a in range(m.ndim))]))]
+
+
+def _dot_general(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:
+    contract, batch = (tuple(dims[i]) for dims in eqn.params['dimension_numbers'])
+    free = [a for a in range(eqn.invars[i].aval.ndim) if a not in contract and a not in batch]
+    shape = eqn.outvars[0].aval.shape
+    first = len(batch) + (0 if i == 0 else len(shape) - len(batch) - len(free))
+
+    def place(m):
+        m = m.transpose([*batch, *free, *contract])[(..., *[0] * len(contract))]
+        at = [1] * len(shape)
+        at[:len(batch)] = m.shape[:len(batch)]
+        at[first:first + len(free)] = m.shape[len(batch):]
+        return np.broadcast_to(m.reshape(at), shape)
+
+    return _contraction(contract, d, place)
+
+
+def _first_derivative(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
+    """A primitive without a rule here: what its own derivative does with the tangents."""
+    name = eqn.primitive.name
+    linear = None if name in known else linearised(eqn)
+    if linear is None:
+        return None
+    tangents = [d for a, d in zip(eqn.invars, ins, strict=True) if is_float(a)]
+    found = iter(run(linear, [NOTHING] * len(eqn.invars) + tangents, known | {name}))
+    return [next(found) if is_float(v) else NOTHING for v in eqn.outvars]
+
+
+def _loop(body: Callable[[Outs], Outs], carry: Outs) -> Outs:
+    """The carry's dependences after any number of turns: the lattice is finite and a turn only adds, so this ends."""
+    while True:
+        turned = [union(pair) for pair in zip(carry, body(carry), strict=True)]
+        if all(same(a, b) for a, b in zip(turned, carry, strict=True)):
+            return carry
+        carry = turned
+
+
+def same(a: Dep, b: Dep) -> bool:
+    return a.mixed == b.mixed and list(a.maps) == list(b.maps) and all(
+        len(x) == len(y) and all(map(np.array_equal, x, y)) for x, y in zip(a.maps.values(), b.maps.values(), strict=True))
+
+
+def _scan(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
+    n, k = eqn.params['num_consts'], eqn.params['num_carry']
+    if any(not constant_along(m, (0,)) for d in ins[n + k:] for ms in d.maps.values() for m in ms):
+        return None
+    consts, xs = list(ins[:n]), [d.each(lambda m: m[0]) for d in ins[n + k:]]
+    turn = lambda carry: run(eqn.params['jaxpr'], [*consts, *carry, *xs], known)
+    carry = _loop(lambda c: turn(c)[:k], list(ins[n:n + k]))
+    ys = [d.each(lambda m: np.broadcast_to(m, (eqn.params['length'], *m.shape))) for d in turn(carry)[k:]]
+    return carry + ys
+
+
+def _while(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
+    a, b = eqn.params['cond_nconsts'], eqn.params['body_nconsts']
+    return _loop(lambda carry: run(eqn.params['body_jaxpr'], [*ins[a:a + b], *carry], known), list(ins[a + b:]))
+
+
+def _cond(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
+    return [union(case) for case in zip(*[run(branch, ins[1:], known) for branch in eqn.params['branches']], strict=True)]
+
+
+WHOLE = {'scan': _scan, 'while': _while, 'cond': _cond}
+
+
+def _whole(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Answer:
+    """An equation with a program inside is carried whole or cut whole: nobody can reach in to cut a part of it."""
+    name = eqn.primitive.name
+    pure = [Dep(d.maps) for d in ins]
+    outs: Outs | None
+    if name in CALLS:
+        outs = run(eqn.params[CALLS[name]], pure, known)
+    else:
+        outs = WHOLE.get(name, _first_derivative)(eqn, pure, known)
+    if outs is None or any(d.mixed for d in outs):
+        return [None] * len(ins)
+    mixed = 0
+    for d in ins:
+        mixed |= d.mixed
+    return [[Dep(d.maps, mixed) for d in outs], *[[NOTHING] * len(outs)] * (len(ins) - 1)]
+
+
+def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[str] = frozenset()) -> tuple[Outs, frozenset[int]]:
+    """The dependences of an equation's outputs, and the operands whose maps are cut by it."""
+    name = eqn.primitive.name
+    live = [i for i, d in enumerate(ins) if d]
+    if not live or name in ZERO:
+        return [NOTHING] * len(eqn.outvars), frozenset()
+    if name in ELEMENTWISE:
+        return [union(outs) for outs in zip(*[_elementwise(eqn, ins[i]) for i in live], strict=True)], frozenset()
+    answer: Answer
+    if name in LAYOUT:
+        answer = [_layout(eqn, i, ins[i], const) for i in live]
+    elif name == 'dot_general':
+        answer = [_dot_general(eqn, i, ins[i]) for i in live]
+    elif name in REDUCTIONS:
+        shape = eqn.outvars[0].aval.shape
+        answer = [_contraction(eqn.params['axes'], ins[i], lambda m: m.reshape(shape)) for i in live]
+    elif name in MIXING:
+        answer = [None] * len(live)
+    else:
+        live = list(range(len(ins)))
+        answer = _whole(eqn, ins, known)
+    outs = [[Dep(mixed=ins[i].seeds)] * len(eqn.outvars) if a is None else a for i, a in zip(live, answer, strict=True)]
+    cut = frozenset(i for i, a in zip(live, answer, strict=True) if a is None and ins[i].maps)
+    return [union(o) if is_float(v) else NOTHING for v, o in zip(eqn.outvars, zip(*outs, strict=True), strict=True)], cut
+
+
+def run(program: ClosedJaxpr | Jaxpr, ins: Sequence[Dep], known: frozenset[str] = frozenset()) -> Outs:
+    """The dependences of a program's outputs, given those of its inputs."""
+    jaxpr, consts = open_jaxpr(program)
+    values = dict(zip(jaxpr.constvars, consts, strict=True))
+    const = lambda a: np.asarray(a.val) if isinstance(a, Literal) else np.asarray(values[a]) if a in values else None
+    deps = {v: d for v, d in zip(jaxpr.invars, ins, strict=True) if d}
+    read = lambda a: NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING)
+    for eqn in jaxpr.eqns:
+        outs, _ = influence(eqn, [read(a) for a in eqn.invars], const, known)
+        deps.update({v: d for v, d in zip(eqn.outvars, outs, strict=True) if d and is_float(v)})
+    return [read(a) for a in jaxpr.outvars]
+
+
+def linearised(eqn: JaxprEqn) -> ClosedJaxpr | None:
+    """The derivative of one equation as a program `(operands, tangents of the float operands) -> tangents of the float outputs`.
+
+    A custom backward rule is transposed: it says which tangents it believes in. None when JAX knows no derivative or cannot transpose it.
+    """
+    floats = [i for i, a in enumerate(eqn.invars) if is_float(a)]
+
+    def tangent(*args):
+        values, tangents = list(args[:len(eqn.invars)]), args[len(eqn.invars):]
+
+        def f(*moving):
+            for i, v in zip(floats, moving, strict=True):
+                values[i] = v
+            return [o for o, v in zip(bind(eqn, values), eqn.outvars, strict=True) if is_float(v)]
+
+        at = [values[i] for i in floats]
+        if eqn.primitive.name == 'custom_vjp_call':
+            out, pull = jax.vjp(f, *at)
+            return jax.linear_transpose(pull, out)(tangents)[0]
+        return jax.jvp(f, at, list(tangents))[1]
+
+    try:
+        closed = trace(tangent, *eqn.invars, *[eqn.invars[i] for i in floats])
+    except Exception:  # whatever a foreign rule raises, the answer is the same: no derivative to look at
+        return None
+    jaxpr = closed.jaxpr
+    return ClosedJaxpr(jaxpr.replace(eqns=prune(jaxpr.eqns, jaxpr.outvars)), closed.consts)
+
+
+class Constants:
+    """The values that do not depend on any input of a program, computed when asked for."""
+
+    def __init__(self, jaxpr: ClosedJaxpr):
+        self._values = {v: c for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)}
+        self._made_by: dict[Var, JaxprEqn] = {}
+        for eqn in jaxpr.jaxpr.eqns:
+            if not eqn.effects and all(isinstance(a, Literal) or a in self._values or a in self._made_by for a in eqn.invars):
+                self._made_by.update(dict.fromkeys(eqn.outvars, eqn))
+
+    def __call__(self, a) -> np.ndarray | None:
+        if isinstance(a, Literal):
+            return np.asarray(a.val)
+        if a not in self._values and a in self._made_by:
+            eqn = self._made_by[a]
+            with jax.ensure_compile_time_eval():
+                self._values.update(zip(eqn.outvars, bind(eqn, [self(b) for b in eqn.invars]), strict=True))
+        value = self._values.get(a)
+        return None if value is None else np.asarray(value)

@@ -1,0 +1,83 @@
+"""Where weights meet data.
+
+A value `w = phi(theta)` that depends on weights only and enters an equation beside run-time data is a *use*, `y = op(x, w)`. Takes a flat Step, gives an
+equal one in which every use has a variable y of its own, and the list of uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+
+from .._jax import ClosedJaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, source_line, trace
+from ..ops.axes import RULES, Axes, elementwise
+from ..step import Step
+from .canonical import DATA, flow, is_weight, seed_flags
+from .influence import ELEMENTWISE
+from .layout import LAYOUT
+
+
+class Use(NamedTuple):
+    """`y = op(x, w)`: equation `eqn` makes `y` from the weight `w`, its operand number `operand`. `axes` is None where no rule describes the op.
+
+    Where the use is element by element, w is y: the weight broadcast to the shape it is used in. `meets` is the equation in which it meets data.
+    """
+    eqn: JaxprEqn
+    operand: int
+    w: Var
+    y: tuple[Var, ...]
+    axes: Axes | None
+    meets: JaxprEqn
+
+    @property
+    def place(self) -> str:
+        return f'`{self.meets.primitive.name}` at {source_line(self.meets)}'
+
+    @property
+    def x_var(self) -> Var | None:
+        """What multiplies the weight, if it is one variable."""
+        others = [a for i, a in enumerate(self.eqn.invars) if i != self.operand and isinstance(a, Var)]
+        return others[0] if self.axes is not None and self.axes.x is not None and others else None
+
+
+def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[Step, tuple[Use, ...]]:
+    """An equal step in which each use of a weight ends in a variable of its own, and those uses in program order."""
+    jaxpr = step.jaxpr.jaxpr
+    flags = seed_flags(step, traced)
+    flag = lambda a: 0 if isinstance(a, Literal) else flags.get(a, 0)
+    eqns: list[JaxprEqn] = []
+    uses: list[Use] = []
+    for eqn in jaxpr.eqns:
+        f = flow(eqn, [flag(a) for a in eqn.invars])
+        flags.update({v: f if is_float(v) else f & DATA for v in eqn.outvars})
+        weights = [i for i, a in enumerate(eqn.invars) if is_weight(flag(a))]
+        if weights and f & DATA and eqn.primitive.name in (ELEMENTWISE | LAYOUT | {'custom_jvp_call', 'custom_vjp_call'}) - RULES.keys():
+            shape = eqn.outvars[0].aval.shape if eqn.primitive.name not in LAYOUT else None
+            for i in weights:
+                w = eqn.invars[i]
+                copy = trace(lambda a, s=shape: _as_used(a, s), w).jaxpr
+                [made] = copy.eqns
+                y = Var(copy.outvars[0].aval)
+                eqns.append(made.replace(invars=[w], outvars=[y], source_info=eqn.source_info))
+                eqn = eqn.replace(invars=[y if j == i else a for j, a in enumerate(eqn.invars)])
+                flags[y] = flag(w)
+                uses.append(Use(eqns[-1], 0, y, (y,), elementwise(y.aval.ndim), eqn))
+        elif weights and f & DATA:
+            rule = RULES.get(eqn.primitive.name)
+            outs = tuple(v for v in eqn.outvars if is_float(v))
+            for i in weights if outs else ():
+                axes = NotImplemented if rule is None else rule.axes(eqn, i)
+                uses.append(Use(eqn, i, eqn.invars[i], outs, None if axes is NotImplemented else axes, eqn))
+        eqns.append(eqn)
+    closed = ClosedJaxpr(new_jaxpr(jaxpr.invars, jaxpr.outvars, eqns, jaxpr.constvars), step.jaxpr.consts)
+    return Step(closed, step.params, step.hidden, step.other), tuple(uses)
+
+
+def _as_used(w, shape):
+    """The weight at the shape it is used in, as one equation."""
+    if shape is None or w.shape == shape:
+        return jnp.copy(w)
+    return lax.broadcast_in_dim(w, shape, range(len(shape)) if w.ndim else ())

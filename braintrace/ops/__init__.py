@@ -1,0 +1,1 @@
+"""How the axes of `y = op(x, w)` line up."""
