@@ -25,7 +25,7 @@ from .diagnostics import Diagnostics
 from .influence import CALLS, ZERO, Dep, influence, linearised
 from .layout import LAYOUT, positions
 
-PARAM, DATA, ACTIVE = 1, 2, 4  # depends on a traced weight, on run-time data, on a weight or a state
+PARAM, DATA, ACTIVE, MARKABLE = 1, 2, 4, 8  # depends on a weight to trace, on run-time data, on a weight or a state, on a weight that a mark makes traced
 UNROLL_BUDGET = 20_000  # equations a long scan with a weight inside may become
 
 
@@ -71,15 +71,15 @@ def flow(eqn: JaxprEqn, flags: Sequence[int]) -> int:
     if eqn.primitive.name in ZERO:
         out &= DATA
     if eqn.primitive.name == 'trace_mark':
-        traced = eqn.params['traced']
-        out = out | PARAM if traced and not out & DATA else out & ~PARAM
+        out = out & ~(PARAM | MARKABLE) | (PARAM if eqn.params['traced'] and out & MARKABLE else 0)
     return out
 
 
 def seed_flags(step: Step, traced: Callable[[tuple], bool] | str) -> dict[Var, int]:
     """What each input of a step is; `traced` says which weights may have a trace."""
-    wanted = (lambda path: traced == 'all') if isinstance(traced, str) else traced
-    flags = {v: ACTIVE | (PARAM if wanted(leaf.path) else 0) for leaf, v in zip(step.params, step.param_vars, strict=True)}
+    wanted = (lambda path: True) if isinstance(traced, str) else traced
+    as_wanted = MARKABLE if traced == 'marked' else MARKABLE | PARAM
+    flags = {v: ACTIVE | (as_wanted if wanted(leaf.path) else 0) for leaf, v in zip(step.params, step.param_vars, strict=True)}
     flags.update(dict.fromkeys([*step.hidden_vars, *step.other_vars], ACTIVE | DATA))
     flags.update(dict.fromkeys(step.input_vars, DATA))
     return {v: f if is_float(v) else f & DATA for v, f in flags.items()}

@@ -26,6 +26,7 @@ class HiddenGroup(NamedTuple):
 
     `hidden_invars` and `hidden_outvars` are the states' variables in the step. `transition_jaxpr` maps the one to the other given
     `transition_jaxpr_constvars`. `carried` lists the rows (states of a unit) whose old value is used position by position: only those need a trace.
+    `elsewhere` has the index maps by which a unit's new state depends on old states of other units, where that is known element by element.
     """
     index: int  # type: ignore[assignment]
     hidden_paths: list
@@ -39,7 +40,7 @@ class HiddenGroup(NamedTuple):
     descent: Any = None
     columns: tuple = ()
     carried: tuple = ()
-    colours: Any = None
+    elsewhere: Maps = ()
 
     @property
     def _columns(self) -> tuple[int, ...]:
@@ -94,7 +95,7 @@ class HiddenGroup(NamedTuple):
         """
         f, h = self._concat_transition(hidden_vals, input_vals)
         _, pull = jax.vjp(f, h)
-        colours = np.zeros(self.varshape, np.int32) if self.colours is None else self.colours
+        colours = self.colours()
         states = jnp.eye(self.num_state, dtype=h.dtype)
 
         def of_colour(c):
@@ -103,6 +104,11 @@ class HiddenGroup(NamedTuple):
             return jnp.where(chosen[..., None], jnp.moveaxis(rows, 0, -2), 0)
 
         return sum(of_colour(c) for c in range(int(colours.max(initial=0)) + 1))
+
+    def colours(self) -> np.ndarray:
+        """A colour for each unit; units of one colour do not depend on each other's old states along the transition."""
+        n = int(np.prod(self.varshape))
+        return (_colour(n, self.elsewhere) if self.elsewhere else np.zeros(n, np.int32)).reshape(self.varshape)
 
     def full_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Any:
         """The derivative of every new value by every old one along the transition, shape `(*varshape, S, *varshape, S)`."""
@@ -151,16 +157,19 @@ def _group(found: Analysis, index: int, seeds: list[int], carried: set[int], new
     own = 0
     for s in seeds:
         own |= 1 << s
-    off_position = [m for s in seeds for i, maps in news[s].maps.items() if i in seeds for m in maps if not _is_identity(m)]
+    off_position: list[np.ndarray] = []
+    for m in (m for s in seeds for i, maps in news[s].maps.items() if i in seeds for m in maps if not _is_identity(m)):
+        if not any(m is o or np.array_equal(m, o) for o in off_position):
+            off_position.append(m)
     mixed = any(news[s].mixed & own for s in seeds)
     jaxpr = found.between(invars, outvars) if mixing else found.along(seeds, invars, outvars)
     if len(paths) > 1:
         diagnostics.info(Kind.HIDDEN_GROUP_MERGED, f'Hidden states {paths} belong to the same units (group {index}).', hidden_paths=tuple(paths))
     if mixed or off_position:
         _tell_mixing(found, index, seeds, news, paths, diagnostics)
-    colours = _colour(int(np.prod(rows[0].shape)), off_position).reshape(rows[0].shape) if off_position else None
     return HiddenGroup(index, paths, [states.get(p) for p in paths], invars, outvars, jaxpr, list(jaxpr.constvars), not (mixed or off_position),
-                       columns=tuple(leaf.columns for leaf, _, _ in leaves), carried=tuple(k for k, s in enumerate(seeds) if s in carried), colours=colours)
+                       columns=tuple(leaf.columns for leaf, _, _ in leaves), carried=tuple(k for k, s in enumerate(seeds) if s in carried),
+                       elsewhere=tuple(off_position))
 
 
 def _is_identity(m: np.ndarray) -> bool:
@@ -195,7 +204,7 @@ def _names(paths: Sequence[tuple]) -> str:
 def _colour(n: int, maps: Sequence[np.ndarray]) -> np.ndarray:
     """Colours for n units such that no unit shares one with a unit it depends on: random independent sets, with a fixed seed."""
     pairs = [np.stack([np.flatnonzero(ok), m.ravel()[ok]]) for m in maps for ok in [(m.ravel() >= 0) & (m.ravel() != np.arange(m.size))]]
-    a, b = np.unique(np.concatenate(pairs + [p[::-1] for p in pairs], 1), axis=1)
+    a, b = np.concatenate(pairs + [p[::-1] for p in pairs], 1)
     rank = np.random.RandomState(0).permutation(n)
     colour, c = np.full(n, -1, np.int32), 0
     while (colour < 0).any():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,6 +14,7 @@ from .analysis import Analysis
 from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .groups import HiddenGroup
+from .influence import Dep
 from .layout import MAX_MAPS, Maps, positions
 from .uses import Use
 
@@ -94,10 +95,11 @@ def find_relations(found: Analysis, groups: Sequence[HiddenGroup], diagnostics: 
     """A relation for each use of a weight that feeds a hidden group position by position, and one diagnostic for each use."""
     relations: list[HiddenParamOpRelation] = []
     members = _members(found, groups)
+    touched = {g: _all_seeds(d for _, d in rows) for g, rows in members.items()}
     origin = Origin(found.step)
     for u, use in enumerate(found.uses):
         leaves = origin.of(use.w)
-        reach = {g.index: _reach(found, found.seed(u), members[g.index]) for g in groups}
+        reach = {g: _reach(found, found.seed(u), members[g]) for g, seeds in touched.items() if seeds >> found.seed(u) & 1}
         maps = {g: r.maps for g, r in reach.items() if r.maps}
         where = use.place
         about = dict(primitive=use.meets.primitive.name, weight_path=leaves[0][1].path, context=tuple(leaf.name for _, leaf, _, _ in leaves))
@@ -122,6 +124,13 @@ def _members(found: Analysis, groups: Sequence[HiddenGroup]) -> dict[int, list]:
     for row in found.rows:
         members[where[row.new]].append((row.new, found.of_row(row)))
     return members
+
+
+def _all_seeds(deps: Iterable[Dep]) -> int:
+    seeds = 0
+    for d in deps:
+        seeds |= d.seeds
+    return seeds
 
 
 def _reach(found: Analysis, seed: int, members: list) -> _Reach:
@@ -210,7 +219,7 @@ def _tell_included(found: Analysis, u: int, r: HiddenParamOpRelation, reach: Map
 def _tell_excluded(found: Analysis, u: int, use: Use, groups: Sequence[HiddenGroup], reach: Mapping[int, _Reach], where: str, about: dict,
                    diagnostics: Diagnostics) -> None:
     name = ' and '.join(about['context'])
-    touched = [g for g in groups if reach[g.index].mixed or reach[g.index].crowded]
+    touched = [groups[g] for g, r in reach.items() if r.mixed or r.crowded]
     instead = 'It has no trace there and gets its in-window gradient.'
     about['hidden_paths'] = tuple(p for g in touched for p in g.hidden_paths)
     if not touched:

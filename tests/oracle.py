@@ -1,0 +1,119 @@
+"""What the compiler claims about one step, checked against the true Jacobian in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from braintrace._jax import Literal, eval_jaxpr, new_jaxpr
+from braintrace.frontends.functional import trace
+from braintrace.graph.canonical import ControlFlowPolicy
+from braintrace.graph.diagnostics import DiagnosticKind, Diagnostics
+from braintrace.graph.etrace_graph import assemble, prepare
+
+
+def check_step(fn, params, state, *inputs, policy=None):
+    """Compile `fn` and check every claim; gives the graph."""
+    diagnostics = Diagnostics()
+    found = prepare(trace(fn, params, state, *inputs)[0], policy or ControlFlowPolicy(), diagnostics)
+    graph = assemble(found, diagnostics)
+    leaves = jax.tree.leaves((params, state, inputs))
+    values = all_values(found.step, leaves)
+    plain = lambda p, s: jax.tree.leaves(fn(p, s, *inputs)[0])
+    for v, w in zip(found.step.hidden_outs, plain(params, state), strict=True):
+        np.testing.assert_allclose(values[v], w, atol=1e-12)
+    true = jax.jacrev(plain, (0, 1))(params, state)
+    dp, ds = ([[np.asarray(a) for a in jax.tree.leaves(row[k])] for row in true] for k in (0, 1))
+    check_flat(found.step, leaves, dp, ds)
+    check_maps(found, ds)
+    check_groups(graph, values, ds)
+    check_relations(graph, found, values, dp, jax.tree.leaves(params))
+    return graph
+
+
+def all_values(step, leaves):
+    """The value of every variable."""
+    jaxpr = step.jaxpr.jaxpr
+    every = [*jaxpr.invars, *[v for e in jaxpr.eqns for v in e.outvars]]
+    values = eval_jaxpr(new_jaxpr(jaxpr.invars, every, jaxpr.eqns, jaxpr.constvars), step.jaxpr.consts, *leaves)
+    return dict(zip(every, values, strict=True)) | dict(zip(jaxpr.constvars, step.jaxpr.consts, strict=True))
+
+
+def check_flat(step, leaves, dp, ds):
+    """The flat program has the derivatives of the original."""
+    n, m = len(step.params), len(step.params) + len(step.hidden)
+    run = lambda *moving: eval_jaxpr(step.jaxpr.jaxpr, step.jaxpr.consts, *moving, *leaves[m:])[:m - n]
+    for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
+        for a, b in zip(row, [*p, *s], strict=True):
+            np.testing.assert_allclose(a, b, atol=1e-12)
+
+
+def check_maps(found, ds):
+    """Outside the claimed pattern the Jacobian is zero."""
+    for row in found.rows:
+        for i, old in enumerate(found.rows):
+            true = ds[found.step.hidden.index(row.leaf)][found.step.hidden.index(old.leaf)]
+            dep, n = found.of_row(row), int(np.prod(old.shape))
+            true = true.reshape(int(np.prod(row.shape)), n)
+            allowed = np.full(true.shape, bool(dep.mixed >> i & 1))
+            mark(allowed, dep.maps.get(i, ()))
+            assert not true[~allowed].any(), f'{row.leaf.name} by {old.leaf.name}: claimed {dep}'
+
+
+def mark(allowed, maps, transposed=False):
+    for m in maps:
+        at = np.flatnonzero(m.ravel() >= 0)
+        allowed[(m.ravel()[at], at) if transposed else (at, m.ravel()[at])] = True
+
+
+def check_groups(graph, values, ds):
+    """The diagonal of the transition is what `diagonal_jacobian` says, and where nothing was cut the transition is the whole truth."""
+    order = {leaf.path: i for i, leaf in enumerate(graph.step.hidden)}
+    cut = {r.hidden_paths for r in graph.explain(kind=DiagnosticKind.TRANSITION_MIXED) if 'moves values' not in r.message}
+    for g in graph.hidden_groups:
+        hidden, consts = [values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars]
+        full, diagonal = np.asarray(g.full_jacobian(hidden, consts)), np.asarray(g.diagonal_jacobian(hidden, consts))
+        S, n = g.num_state, int(np.prod(g.varshape))
+        full = full.reshape(n, S, n, S)
+        np.testing.assert_allclose(diagonal.reshape(n, S, S), full[np.arange(n), :, np.arange(n), :], atol=1e-12)
+        if tuple(g.hidden_paths) not in cut:
+            for a, p in enumerate(g.hidden_paths):
+                for b, q in enumerate(g.hidden_paths):
+                    np.testing.assert_allclose(full[:, a, :, b], ds[order[p]][order[q]].reshape(n, n), atol=1e-12)
+
+
+def check_relations(graph, found, values, dp, params):
+    """phi, labels and maps together give the derivative of the new state by the parameters, where no part of it was declared mixed."""
+    outs = found.step.hidden_outs
+    total = [[np.zeros((v.aval.size, p.size)) for p in params] for v in outs]
+    weights, pull = jax.vjp(lambda *p: graph.weights(p), *params)
+    for k, r in enumerate(graph.hidden_param_op_relations):
+        x = r.operand([a.val if isinstance(a, Literal) else values[a] for a in r.use.eqn.invars])
+        for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
+            consts = [values[v] for v in tail.constvars]
+            for v, d in zip(g.hidden_outvars, jax.jacrev(lambda y, t=tail, c=consts: eval_jaxpr(t, c, y))(values[r.y]), strict=True):
+                n = v.aval.size
+                d = np.asarray(d).reshape(n, *r.y.aval.shape)
+                fed = np.zeros((n, r.y.aval.size), bool)
+                mark(fed, r.maps[g.index], transposed=True)
+                assert not d.reshape(n, -1)[~fed].any(), 'a unit is fed by an element that its map does not name'
+                dw = np.einsum(f'Z{r.axes.y},{r.axes.x}->Z{r.axes.w}', d, x) if x is not None else d
+                ct = [jnp.asarray(dw) if i == k else jnp.zeros((n, *w.shape), w.dtype) for i, w in enumerate(weights)]
+                for q, back in enumerate(jax.vmap(pull)(ct)):
+                    total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)
+    for j, v in enumerate(outs):
+        for q, var in enumerate(found.step.param_vars):
+            parts = [u for u, use in enumerate(found.uses) if stems_from(found, use.w, var)]
+            crowded = graph.explain(kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, weight_path=found.step.params[q].path)
+            if not crowded and not any(found.dep(v).mixed >> found.seed(u) & 1 for u in parts):
+                np.testing.assert_allclose(total[j][q], dp[j][q].reshape(v.aval.size, -1), atol=1e-10)
+
+
+def stems_from(found, w, var):
+    todo = [w]
+    while todo:
+        a = todo.pop()
+        if a is var:
+            return True
+        if a in found.made_by:
+            todo += [b for b in found.eqns[found.made_by[a]].invars if not isinstance(b, Literal)]
+    return False
