@@ -20,7 +20,7 @@ from .uses import expose
 class ETraceGraph(NamedTuple):
     """What depends on what in a model: the result of `compile_etrace_graph`.
 
-    `step` is the flat program that the variables of the groups and relations belong to; `module_info` is the front-end's record of the model.
+    `module_info` is the front-end's record of the model, `found` the influence of everything on everything.
     """
     module_info: Any
     hidden_groups: Sequence[HiddenGroup]
@@ -28,7 +28,12 @@ class ETraceGraph(NamedTuple):
     hidden_param_op_relations: Sequence[HiddenParamOpRelation]
     hidden_perturb: HiddenPerturbation | None
     diagnostics: tuple[CompilationRecord, ...] = ()
-    step: Step = None  # type: ignore[assignment]
+    found: Analysis = None  # type: ignore[assignment]
+
+    @property
+    def step(self) -> Step:
+        """The flat program that the variables of the groups and relations belong to."""
+        return self.found.step
 
     def call_hidden_perturb(self, args: Sequence[Any], perturb_data: Sequence[Any], old_state_vals: Sequence[Any] | None = None):
         """Run one step with `perturb_data` added to the new hidden states: `(out, hidden values, other values, further values)`."""
@@ -83,7 +88,7 @@ def assemble(found: Analysis, diagnostics: Diagnostics, *, module_info: Any = No
         program = step.jaxpr if module_info is None else module_info.closed_jaxpr
         paths = [leaf.path for leaf in step.hidden]
         perturbation = perturb(program, step.hidden_outs, paths, [states.get(p) for p in paths])
-    return ETraceGraph(module_info, groups, {p: g for g in groups for p in g.hidden_paths}, relations, perturbation, tuple(diagnostics), step)
+    return ETraceGraph(module_info, groups, {p: g for g in groups for p in g.hidden_paths}, relations, perturbation, tuple(diagnostics), found)
 
 
 def compile_step(step: Step, *, policy: ControlFlowPolicy | None = None, trace: Callable[[tuple], bool] | str = 'all', perturbed: bool = True) -> ETraceGraph:

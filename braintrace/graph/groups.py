@@ -108,7 +108,7 @@ class HiddenGroup(NamedTuple):
     def colours(self) -> np.ndarray:
         """A colour for each unit; units of one colour do not depend on each other's old states along the transition."""
         n = int(np.prod(self.varshape))
-        return (_colour(n, self.elsewhere) if self.elsewhere else np.zeros(n, np.int32)).reshape(self.varshape)
+        return (colour(n, self.elsewhere) if self.elsewhere else np.zeros(n, np.int32)).reshape(self.varshape)
 
     def full_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Any:
         """The derivative of every new value by every old one along the transition, shape `(*varshape, S, *varshape, S)`."""
@@ -201,7 +201,7 @@ def _names(paths: Sequence[tuple]) -> str:
     return ', '.join('.'.join(map(str, p)) or 'state' for p in paths)
 
 
-def _colour(n: int, maps: Sequence[np.ndarray]) -> np.ndarray:
+def colour(n: int, maps: Sequence[np.ndarray]) -> np.ndarray:
     """Colours for n units such that no unit shares one with a unit it depends on: random independent sets, with a fixed seed."""
     pairs = [np.stack([np.flatnonzero(ok), m.ravel()[ok]]) for m in maps for ok in [(m.ravel() >= 0) & (m.ravel() != np.arange(m.size))]]
     a, b = np.concatenate(pairs + [p[::-1] for p in pairs], 1)

@@ -1,0 +1,1 @@
+"""How the influence of the weights is carried from window to window."""

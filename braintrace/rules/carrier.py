@@ -1,0 +1,82 @@
+"""What a carrier is.
+
+A learning rule is a way to carry `J = dh/dtheta` across the edge of a window. A carrier has
+
+    init()                          -> traces                     zero influence
+    block(traces, window, credit)   -> contribution, traces       single-step credit: the classical rule over all steps of the window at once
+    read(traces, credit)            -> contribution               multi-step credit: the credit that arrives at the window's entry meets the traces
+    advance(traces, window)         -> traces                     the traces at the window's exit
+
+`traces` is a dict of arrays by stable names. A contribution is made of gradients by relation, of the weight as its op takes it, and possibly of the
+parameters themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+
+from ..ops.axes import Axes
+
+Traces = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Credit:
+    """Credit inside each step (`single-step`): of each relation's y, along all paths and along position-wise ones, and of the old hidden leaves."""
+    y: list
+    direct: Any
+    hidden: list
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Credit that arrives at a window's entry (`multi-step`): of the hidden leaves and of the other float states; steps done before."""
+    hidden: list
+    other: list
+    steps: Any
+
+
+@dataclass
+class Contribution:
+    """Gradients of weights by relation, and of the parameters."""
+    weights: dict[int, Any] = field(default_factory=dict)
+    params: list | None = None
+
+
+class Carrier(Protocol):
+    def init(self) -> Traces: ...
+    def block(self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool) -> tuple[Contribution, Traces | None]: ...
+    def read(self, traces: Traces, credit: Entry) -> Contribution: ...
+    def advance(self, traces: Traces, window: Any) -> Traces: ...
+
+
+def weight_gradient(axes: Axes, x: Any, dy: Any) -> Any:
+    """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps."""
+    return dy.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},Z{axes.y}->{axes.w}', x, dy)
+
+
+@dataclass(frozen=True)
+class Several:
+    """Different carriers for different relations."""
+    parts: tuple[Carrier, ...]
+
+    def _each(self, traces: Traces | None) -> list[Traces | None]:
+        return [None if traces is None else {k: traces[k] for k in jax.eval_shape(p.init)} for p in self.parts]
+
+    def init(self) -> Traces:
+        return {k: v for p in self.parts for k, v in p.init().items()}
+
+    def block(self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool) -> tuple[Contribution, Traces | None]:
+        done = [p.block(t, window, credit, steps, keep) for p, t in zip(self.parts, self._each(traces), strict=True)]
+        weights = {r: w for c, _ in done for r, w in c.weights.items()}
+        return Contribution(weights), {k: v for _, t in done for k, v in (t or {}).items()} if keep else None
+
+    def read(self, traces: Traces, credit: Entry) -> Contribution:
+        return Contribution({r: w for p, t in zip(self.parts, self._each(traces), strict=True) for r, w in p.read(t, credit).weights.items()})
+
+    def advance(self, traces: Traces, window: Any) -> Traces:
+        return {k: v for p, t in zip(self.parts, self._each(traces), strict=True) for k, v in p.advance(t, window).items()}

@@ -1,0 +1,99 @@
+"""D-RTRL: each weight remembers the unit it feeds.
+
+    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along position-wise paths
+    dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
+
+`mu_k` is the credit of the state after step k that later steps of the block send back through the transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the
+future travels only where the trace travels, so the result does not depend on how time is cut into blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .carrier import Contribution, Credit, Entry, Traces, weight_gradient
+from .slots import Layout, Slot
+
+
+@dataclass(frozen=True)
+class PositionWise:
+    """The position-wise part of J for these relations. `dtype` stores the traces in another precision."""
+    layout: Layout
+    chosen: frozenset[int]
+    dtype: Any = None
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [s for s in self.layout.slots if s.feeds[0].relation in self.chosen]
+
+    def init(self) -> Traces:
+        return {s.name: jnp.zeros((len(self.layout.units[s.group].rows), *s.shape), self.dtype or s.dtype) for s in self.slots}
+
+    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool) -> tuple[Contribution, Traces | None]:
+        dy = {r: credit.y[r] for r in self.chosen}
+        carried: dict[int, Any] = {}
+        new: Traces = {}
+        for g in {s.group: None for s in self.slots}:
+            units = self.layout.units[g]
+            c = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
+            mu, entry, Q, Q0 = _back(window.transition(g), c, keep)
+            for s in self.slots:
+                if s.group == g:
+                    for f in s.feeds:
+                        df = window.slope(f.relation, g, f.unit, f.at_y)
+                        dy[f.relation] = dy[f.relation] + (df * f.at_y(mu)).sum(1)
+                    if traces is not None:
+                        carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self._read(s, traces[s.name], entry)
+                    if keep:
+                        new[s.name] = self._advance(s, traces, window, Q, Q0)
+        weights = {r: weight_gradient(self.layout.relations[r].axes, window.operands[r], d) + carried.get(r, 0) for r, d in dy.items()}
+        return Contribution(weights), new if keep else None
+
+    def read(self, traces: Traces, credit: Entry) -> Contribution:
+        weights: dict[int, Any] = {}
+        for s in self.slots:
+            units = self.layout.units[s.group]
+            lam = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)])
+            r = s.feeds[0].relation
+            weights[r] = weights.get(r, 0) + self._read(s, traces[s.name], lam)
+        return Contribution(weights)
+
+    def advance(self, traces: Traces, window) -> Traces:
+        new: Traces = {}
+        for g in {s.group: None for s in self.slots}:
+            D = window.transition(g)
+            _, _, Q, Q0 = _back(D, jnp.zeros_like(D[:, 0]), True)
+            new.update({s.name: self._advance(s, traces, window, Q, Q0) for s in self.slots if s.group == g})
+        return {name: new[name] for name in traces}
+
+    def _read(self, s: Slot, e: Any, lam: Any) -> Any:
+        axes, f = self.layout.relations[s.feeds[0].relation].axes, s.feeds[0]
+        return jnp.einsum(f'S{axes.y},S{axes.trace}->{axes.w}', f.at_y(lam), e.astype(lam.dtype))
+
+    def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Any:
+        axes, f = self.layout.relations[s.feeds[0].relation].axes, s.feeds[0]
+        new = 0 if traces is None else jnp.einsum(f'SA{axes.y},A{axes.trace}->S{axes.trace}', f.at_y(Q0), traces[s.name].astype(Q0.dtype))
+        for f in s.feeds:
+            axes = self.layout.relations[f.relation].axes
+            q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit, f.at_y)[:, None]).sum(2)
+            new = new + (q.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},ZS{axes.y}->S{axes.trace}', window.operands[f.relation], q))
+        return new.astype(self.dtype or s.dtype)
+
+
+def _back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:
+    """From the last step to the first: credit mu[k] after each step and at the entry; with `keep` also Q[k] = d h_end / d h_k and at the entry."""
+    S = D.shape[1]
+    eye = jnp.broadcast_to(jnp.eye(S, dtype=D.dtype).reshape(S, S, *[1] * (D.ndim - 3)), D.shape[1:])
+
+    def turn(carry, z):
+        mu, Q = carry
+        Dk, ck = z
+        back = (mu[:, None] * Dk).sum(0)
+        return (ck + back, (Q[:, :, None] * Dk).sum(1) if keep else None), (mu, Q)
+
+    (entry, Q0), (mu, Q) = jax.lax.scan(turn, (jnp.zeros_like(c[0]), eye if keep else None), (D, c), reverse=True)
+    return mu, entry, Q, Q0

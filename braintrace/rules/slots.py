@@ -1,0 +1,122 @@
+"""Where traces live: a slot for each weight and the units it feeds, and how values of units reach the outputs of its op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+
+from .._jax import is_float
+from ..graph.analysis import Row
+from ..graph.etrace_graph import ETraceGraph
+from ..graph.groups import HiddenGroup, colour
+from ..graph.layout import positions
+from ..graph.relations import HiddenParamOpRelation
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One relation's outputs into one group: `unit` is the map from an element of y to the unit it feeds, `at_y` moves values of units there."""
+    relation: int
+    unit: np.ndarray
+    at_y: Callable
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One trace: a weight, the group it feeds, and the relations that use it in the same way and so share the trace."""
+    name: str
+    group: int
+    feeds: tuple[Feed, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclass(frozen=True)
+class Units:
+    """A hidden group as the carriers see it: the rows whose old value matters, and colours that keep units apart in a pull."""
+    rows: tuple[Row, ...]
+    leaves: tuple[int, ...]
+    shape: tuple[int, ...]
+    colours: np.ndarray
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The slots of a graph."""
+    graph: ETraceGraph
+    relations: tuple[HiddenParamOpRelation, ...]
+    units: dict[int, Units]
+    slots: tuple[Slot, ...]
+
+
+def lay_out(graph: ETraceGraph) -> Layout:
+    """Find the slots: one for each weight and group, shared by relations with equal labels and maps."""
+    relations = tuple(graph.hidden_param_op_relations)
+    units = {g.index: _units(graph, g, relations) for g in graph.hidden_groups if g.carried}
+    slots: list[Slot] = []
+    for i, r in enumerate(relations):
+        for g in r.hidden_groups:
+            if g.index not in units:
+                continue
+            for unit in r.maps[g.index]:
+                feed = Feed(i, unit, at_y(unit, units[g.index].shape))
+                shared = next((k for k, s in enumerate(slots) if _same(s, r, g.index, unit, relations)), None)
+                if shared is not None:
+                    s = slots[shared]
+                    slots[shared] = Slot(s.name, s.group, (*s.feeds, feed), s.shape, s.dtype)
+                else:
+                    slots.append(Slot(f'{len(slots)}:{r.name.split(":", 1)[1]}->{g.index}', g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
+    return Layout(graph, relations, units, tuple(slots))
+
+
+def _same(s: Slot, r: HiddenParamOpRelation, group: int, unit: np.ndarray, relations: Sequence[HiddenParamOpRelation]) -> bool:
+    other = relations[s.feeds[0].relation]
+    return (s.group == group and other.w_var is r.w_var and other.axes.w == r.axes.w and other.axes.y == r.axes.y
+            and all(f.relation != relations.index(r) for f in s.feeds) and np.array_equal(s.feeds[0].unit, unit))
+
+
+def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation]) -> Units:
+    rows = [row for row in graph.found.rows if any(row.old is v for v in g.hidden_invars)]
+    carried = tuple(rows[k] for k in g.carried if is_float(rows[k].old))
+    leaves = tuple(next(i for i, v in enumerate(graph.step.hidden_vars) if v is row.old) for row in carried)
+    n = int(np.prod(g.varshape))
+    apart = list(g.elsewhere)
+    for r in relations:
+        maps = r.maps.get(g.index, ())
+        for k, m in enumerate(maps[1:]):  # two units fed by one element of y
+            for first in maps[:k + 1]:
+                both = (first.ravel() >= 0) & (m.ravel() >= 0)
+                link = np.full(n, -1, np.int32)
+                link[first.ravel()[both]] = m.ravel()[both]
+                apart.append(link)
+    return Units(carried, leaves, g.varshape, (colour(n, apart) if apart else np.zeros(n, np.int32)).reshape(g.varshape))
+
+
+def at_y(unit: np.ndarray, shape: tuple[int, ...]) -> Callable:
+    """A function that takes values of units, with any leading axes, to the elements of y that feed them; zero where none is fed."""
+    runs = _runs(unit, shape)
+    if runs is None:
+        keep, index = unit >= 0, np.maximum(unit, 0)
+        return lambda a: jnp.where(keep, a.reshape(*a.shape[:a.ndim - len(shape)], -1)[..., index], 0)
+    if len(runs) == 1 and runs[0][0] is not None:
+        return lambda a: a
+    return lambda a: jnp.concatenate([jnp.zeros((*a.shape[:-1], n), a.dtype) if start is None else a[..., start:start + n] for start, n in runs], -1)
+
+
+def _runs(unit: np.ndarray, shape: tuple[int, ...]) -> list[tuple[int | None, int]] | None:
+    """The map as slices of the last axis, (start or None for nothing, length), if it has that form."""
+    if unit.ndim != len(shape) or not shape or unit.shape[:-1] != shape[:-1]:
+        return None
+    here = positions(shape)
+    row = unit.reshape(-1, unit.shape[-1])[0] if unit.size else unit.ravel()
+    starts = np.flatnonzero(np.diff(row, prepend=-5) != (row >= 0))
+    runs: list[tuple[int | None, int]] = []
+    for a, b in zip(starts, [*starts[1:], len(row)], strict=True):
+        runs.append((None if row[a] < 0 else int(row[a]), int(b - a)))
+        expected = -1 if row[a] < 0 else here[..., row[a]:row[a] + (b - a)]
+        if not np.array_equal(unit[..., a:b], np.broadcast_to(expected, unit[..., a:b].shape)):
+            return None
+    return runs if len(runs) <= 16 else None

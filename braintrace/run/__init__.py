@@ -1,0 +1,1 @@
+"""When a compiled step is evaluated: windows, blocks, sequences."""

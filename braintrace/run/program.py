@@ -1,0 +1,80 @@
+"""A compiled step as functions: plain, and in two environments at once.
+
+`cut` sees the old hidden state as a constant; `pw` follows position-wise paths only. A value that arrives at a new hidden state joins `cut`, so that from there
+credit flows on freely: to the read-out, the loss, the next layer in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from jax import lax
+
+from .._jax import Literal, Var, bind, eval_jaxpr, is_float
+from ..rules.slots import Layout
+
+Values = Sequence[Any]
+
+
+class Program:
+    """The flat program of a graph, ready to be evaluated step by step or over a whole block of steps."""
+
+    def __init__(self, layout: Layout, graded: Sequence[int] | None = None):
+        self.layout = layout
+        self.step = layout.graph.step
+        self.found = layout.graph.found
+        self._hidden = set(self.step.hidden_outs)
+        self._graded = [i for i, a in enumerate(self.step.outs) if is_float(a)] if graded is None else list(graded)
+        self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
+
+    def plain(self, params: Values, hidden: Values, other: Values, inputs: Values) -> tuple[list, list, list]:
+        """New hidden state, new other state, outputs."""
+        out = eval_jaxpr(self.step.jaxpr.jaxpr, self.step.jaxpr.consts, *params, *hidden, *other, *inputs)
+        n, m = len(self.step.hidden), len(self.step.hidden) + len(self.step.other)
+        return out[:n], out[n:m], out[m:]
+
+    def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
+             along: Values | None = None, join: bool = True) -> tuple[list, list, list]:
+        """New hidden state, graded outputs and the operand x of each relation.
+
+        `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
+        then a constant; `along` is added on position-wise paths only. Without `join` paths end at the new hidden state.
+        """
+        step = self.step
+        invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
+        cut = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
+        pw = dict(zip(step.hidden_vars, moving, strict=True))
+        xs: list[Any] = [None] * len(self.layout.relations)
+        of_cut = lambda a: a.val if isinstance(a, Literal) else cut[a]
+        for k, eqn in enumerate(self.found.eqns):
+            cuts = self.found.cuts.get(k, ())
+            relations = [self._relation_at[v] for v in eqn.outvars if v in self._relation_at]
+            values = [of_cut(a) for a in eqn.invars]
+            for r in relations:
+                relation = self.layout.relations[r]
+                xs[r] = relation.operand(values)
+                if everywhere is not None:
+                    values[relation.use.operand] = lax.stop_gradient(values[relation.use.operand])
+            live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts]
+            out = bind(eqn, values)
+            followed = bind(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))]) if live else None
+            for r in relations:
+                at = next(j for j, v in enumerate(eqn.outvars) if v is self.layout.relations[r].y_var)
+                if everywhere is not None:
+                    out[at] = out[at] + everywhere[r]
+                    if followed is not None:
+                        followed[at] = followed[at] + everywhere[r]
+                if along is not None:
+                    followed = followed if followed is not None else list(out)
+                    followed[at] = followed[at] + along[r]
+            cut.update(zip(eqn.outvars, out, strict=True))
+            if followed is not None:
+                pw.update(zip(eqn.outvars, followed, strict=True))
+                if join:
+                    cut.update({v: pw.pop(v) for v in eqn.outvars if v in self._hidden})
+        return [pw.get(v, of_cut(v)) for v in step.hidden_outs], self.graded([of_cut(a) for a in step.outs]), xs
+
+    def graded(self, outs: Sequence[Any]) -> list[Any]:
+        """The outputs that credit comes from."""
+        return [outs[i] for i in self._graded]

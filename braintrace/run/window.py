@@ -1,0 +1,143 @@
+"""A window: K steps with the model's past fixed, and what the carriers may ask about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._jax import is_float
+from ..rules.slots import Layout
+from .program import Program
+
+Tree = Any
+
+
+class Window:
+    """K steps of a program from a given state. All arrays have the steps as their first axis.
+
+    Nothing is computed before it is asked for, and under `jit` nothing is computed that is not used.
+    """
+
+    def __init__(self, program: Program, params: Sequence, hidden: Sequence, other: Sequence, inputs: Sequence, length: int):
+        self.program, self.params, self.inputs, self.length = program, params, inputs, length
+        self.entry = (hidden, other)
+
+        def forward(carry, x):
+            h, s, out = program.plain(params, *carry, x)
+            return (h, s), (carry, out)
+
+        (self.hidden, self.other), ((self.before, self.before_other), self.outs) = jax.lax.scan(forward, (list(hidden), list(other)), list(inputs), length=length)
+
+    @property
+    def layout(self) -> Layout:
+        return self.program.layout
+
+    def _zeros(self) -> list[jax.Array]:
+        return [jnp.zeros((self.length, *r.y_var.aval.shape), r.y_var.aval.dtype) for r in self.layout.relations]
+
+    def _over_time(self, f: Callable) -> Callable:
+        return lambda *moving: jax.vmap(lambda h, s, x, *m: f(h, s, x, *m))(self.before, self.before_other, self.inputs, *moving)
+
+    # ---- the classical rules: credit of each step inside that step ----
+
+    def same_step(self, cotangents: Sequence[Any]) -> tuple[list, list, list]:
+        """Credit of each step's outputs inside that step: of the parameters, of each relation's y, of the old hidden state along its own transition.
+
+        The weights of relations are constants here: their gradient is made from the credit of y.
+        """
+        def outputs(params, everywhere, moving):
+            run = lambda h, s, x, e, m: self.program.dual(params, h, s, x, moving=m, everywhere=e)[1:]
+            return self._over_time(run)(everywhere, moving)
+
+        _, pull, xs = jax.vjp(outputs, list(self.params), self._zeros(), list(self.before), has_aux=True)
+        self.__dict__['operands'] = xs
+        return pull(list(cotangents))
+
+    def direct(self, cotangents: Sequence[Any]) -> list:
+        """The part of the credit of each relation's y that arrives along position-wise paths."""
+        def outputs(along):
+            run = lambda h, s, x, a: self.program.dual(self.params, h, s, x, moving=h, along=a)[1]
+            return self._over_time(run)(along)
+
+        return jax.vjp(outputs, self._zeros())[1](list(cotangents))[0]
+
+    @cached_property
+    def operands(self) -> list:
+        """What multiplies the weight of each relation, step by step."""
+        return self._over_time(lambda h, s, x: self.program.dual(self.params, h, s, x, moving=h)[2])()
+
+    # ---- position-wise factors ----
+
+    @cached_property
+    def _factors(self) -> dict[int, tuple[jax.Array, dict[int, list[jax.Array]]]]:
+        return {g: self._pull_units(g) for g in self.layout.units}
+
+    def transition(self, group: int) -> jax.Array:
+        """`D[k, a, b, unit]`, the derivative of carried state `a` by old carried state `b` of the same unit."""
+        return self._factors[group][0]
+
+    def slope(self, relation: int, group: int, unit, at_y: Callable) -> jax.Array:
+        """`df[k, a, y]`, the derivative of carried state `a` of the unit that an element of y feeds, by that element."""
+        pulled = self._factors[group][1][relation]
+        if len(pulled) == 1:
+            return pulled[0]
+        colours = self.layout.units[group].colours.ravel()[unit.clip(0)]
+        return sum(jnp.where((colours == c) & (unit >= 0), p, 0) for c, p in enumerate(pulled))
+
+    def _pull_units(self, group: int) -> tuple[jax.Array, dict[int, list[jax.Array]]]:
+        units = self.layout.units[group]
+        mine = sorted({f.relation for s in self.layout.slots if s.group == group for f in s.feeds})
+        colours = range(int(units.colours.max(initial=0)) + 1)
+        D: list = []
+        df: dict[int, list[list]] = {r: [[] for _ in colours] for r in mine}
+        zeros = self._zeros()
+        for row, leaf in zip(units.rows, units.leaves, strict=True):
+            def new(along, moving, row=row, leaf=leaf):
+                full = [along.get(i, z) for i, z in enumerate(zeros)]
+                old = [moving.get(i, b) for i, b in enumerate(self.before)]
+                run = lambda h, s, x, a, m: row.of(self.program.dual(self.params, h, s, x, moving=m, along=a, join=False)[0][leaf])
+                return self._over_time(run)(full, old)
+
+            value, pull = jax.vjp(new, {r: zeros[r] for r in mine}, {i: self.before[i] for i in units.leaves})
+            total = 0.
+            for c in colours:
+                chosen = units.colours == c
+                dy, dh = pull(jnp.ones_like(value) * chosen if len(colours) > 1 else jnp.ones_like(value))
+                for r in mine:
+                    df[r][c].append(dy[r])
+                blocks = jnp.stack([other.of(dh[i]) for other, i in zip(units.rows, units.leaves, strict=True)], 1)
+                total = total + (jnp.where(chosen, blocks, 0) if len(colours) > 1 else blocks)
+            D.append(total)
+        return jnp.stack(D, 1), {r: [jnp.stack(rows, 1) for rows in per_colour] for r, per_colour in df.items()}
+
+    # ---- the whole window in reverse ----
+
+    @cached_property
+    def _reverse(self):
+        """Outputs and exit state of the window as a function of parameters, entry state and a change of each relation's y, and its pull-back."""
+        hidden, other = self.entry
+        floats = [is_float(v) for v in self.program.step.other_vars]
+        fixed = [None if f else o for f, o in zip(floats, other, strict=True)]
+
+        def run(params, hidden, moving):
+            rest = iter(moving)
+            start = [next(rest) if f else o for f, o in zip(floats, fixed, strict=True)]
+
+            def forward(carry, x):
+                h, s, out = self.program.plain(params, *carry, x)
+                return (h, s), out
+
+            (h, s), outs = jax.lax.scan(forward, (list(hidden), start), list(self.inputs), length=self.length)
+            return self.program.graded(outs), h, [v for v, f in zip(s, floats, strict=True) if f]
+
+        return jax.vjp(run, list(self.params), list(hidden), [o for o, f in zip(other, floats, strict=True) if f])
+
+    def pull(self, outs: Sequence[Any] | None = None, hidden: Sequence[Any] | None = None, other: Sequence[Any] | None = None) -> tuple[list, list, list]:
+        """Cotangents of outputs and exit state to cotangents of parameters, entry hidden state and entry float state of other kinds."""
+        shapes, pull = self._reverse
+        given = [jax.tree.map(jnp.zeros_like, shape) if ct is None else list(ct) for ct, shape in zip((outs, hidden, other), shapes, strict=True)]
+        return pull(tuple(given))
