@@ -12,6 +12,7 @@ _HOME = {
     'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
                  'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
                  'find_hidden_param_op_relations_from_module'],
+    'entry': ['compile'],
     'errors': ['CompilationError', 'NotSupportedError'],
     'frontends.brainstate': ['ModuleInfo'],
     'graph.canonical': ['ControlFlowPolicy'],
@@ -22,6 +23,7 @@ _HOME = {
     'graph.relations': ['HiddenParamOpRelation'],
     'ops.marker': ['marked', 'untraced'],
     'report': ['CompilationReport'],
+    'run.pure': ['PureLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 

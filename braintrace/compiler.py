@@ -85,7 +85,8 @@ def compile_etrace_graph(model: Any, *model_args: Any, include_hidden_perturb: b
     """
     _check_sparse(sparse_n, include_recurrent_mixing)
     info, found, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
-    graph = assemble(found, diagnostics, module_info=info, states=info.states, mixing=include_recurrent_mixing, perturbed=include_hidden_perturb)
+    graph = assemble(found, diagnostics, module_info=info, states=info.states, mixing=include_recurrent_mixing, perturbed=include_hidden_perturb,
+                     traced=trace)
     emit(graph.diagnostics)
     return graph
 

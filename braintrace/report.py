@@ -84,8 +84,9 @@ class CompilationReport:
         return [r for r in self.graph.hidden_param_op_relations if v in r.trainable_vars.values()]
 
     def _reason(self, leaf: Leaf) -> str | None:
-        told = [r.message for r in self.diagnostics if r.context and leaf.name in r.context and r.kind is not DiagnosticKind.RELATION_INCLUDED]
-        return told[0] if told else None
+        told = [r for r in self.diagnostics if r.context and leaf.name in r.context and r.kind is not DiagnosticKind.RELATION_INCLUDED]
+        told.sort(key=lambda r: r.level is DiagnosticLevel.INFO)
+        return told[0].message if told else None
 
     def _lines(self, level: int) -> Iterator[str]:
         yield 'Hidden groups'

@@ -19,7 +19,7 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        return '.'.join(str(p) for p in (*self.path, *self.key)) or 'state'
+        return '.'.join(str(p) for p in (*self.path, *self.key))
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,9 @@ def test_a_mapped_module_has_no_dead_copies_of_its_weights():
     assert graph.hidden_groups[0].varshape == (5, 4)
 
 
+OUTSIDE = bs.ShortTermState(jnp.ones(3) * u.mV)
+
+
 class Broken(bs.nn.Module):
     def __init__(self, how):
         super().__init__()
@@ -184,19 +187,19 @@ class Broken(bs.nn.Module):
             self.h.value = self.h.value[:2]
         if self.how == 'param':
             self.w.value = self.w.value * 2
-        if self.how == 'user' or self.how == 'user after unit':
-            if self.how != 'user':
-                self.h.value = self.h.value.mantissa * u.mA
+        if self.how == 'outside':
+            OUTSIDE.value = x * u.volt
+        if self.how == 'user':
             raise KeyError('my own mistake')
         return self.h.value
 
 
 @pytest.mark.parametrize('how, error, message', [
-    ('unit', ValueError, 'State h is .*mV.* before the step and .*mA.* after it'),
+    ('unit', ValueError, 'State h changes in the step: .*mA.* does not match'),
     ('shape', ValueError, 'Hidden state h enters the step as'),
     ('param', braintrace.NotSupportedError, 'Parameter w is written inside the step'),
     ('user', KeyError, 'my own mistake'),
-    ('user after unit', KeyError, 'my own mistake'),
+    ('outside', ValueError, r'\(a ShortTermState outside the model\) changes in the step'),
 ])
 def test_bad_models_get_a_clear_error_and_keep_their_states(how, error, message):
     model = bs.nn.init_all_states(Broken(how))

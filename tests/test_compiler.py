@@ -88,56 +88,57 @@ def newton(p, h, x):
 KIND = DiagnosticKind
 # model, state, {weight: ops it is traced through}, groups as the leaves of their states, kinds that must be told
 MODELS = {
-    'leaky': (layer(lambda p, h, x: x @ p['W']), h, {'W': 'dot_general'}, [[()]], []),
-    'weight on the left': (layer(lambda p, h, x: (p['W'].T @ x.T).T), h, {'W': 'dot_general'}, [[()]], []),
-    'three axes': (layer(lambda p, h, x: jnp.einsum('bi,hij->bhj', x, p['K'])[..., 0]), h, {'K': 'dot_general'}, [[()]], []),
+    'leaky': (layer(lambda p, h, x: x @ p['W']), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'weight on the left': (layer(lambda p, h, x: (p['W'].T @ x.T).T), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'three axes': (layer(lambda p, h, x: jnp.einsum('bi,hij->bhj', x, p['K'])[..., 0]), h, {'K': 'dot_general'}, [[('state',)]], []),
     'grouped product': (layer(lambda p, h, x: jnp.einsum('gbi,gih->bgh', jnp.stack([x, jnp.sin(x)]), p['Z']).reshape(B, H)), h, {'Z': 'dot_general'},
-                        [[()]], []),
-    'bias, gain and scalar': (lambda p, h, x: (jnp.tanh(p['s'] * h + p['b'] * x[:, :1] + p['b']), h), h, {'s': 'mul', 'b': 'mul add'}, [[()]], []),
-    'scaled, masked, transposed': (layer(lambda p, h, x: x @ (2 * (p['W'] * (p['W'] > 0)).T).T), h, {'W': 'dot_general'}, [[()]], []),
-    'sum of weights': (layer(lambda p, h, x: x @ (p['W'] + jnp.abs(p['V']))), h, {'W': 'dot_general', 'V': 'dot_general'}, [[()]], []),
-    'shared weight': (layer(lambda p, h, x: x @ p['W'] + jnp.sin(x) @ p['W']), h, {'W': 'dot_general dot_general'}, [[()]], []),
-    'slices of a weight': (layer(lambda p, h, x: x @ p['W2'][:, :H] + jnp.cos(x) @ p['W2'][:, H:]), h, {'W2': 'dot_general dot_general'}, [[()]], []),
-    'low rank product': (layer(lambda p, h, x: x @ (p['A'] @ p['Q'])), h, {'A': 'dot_general', 'Q': 'dot_general'}, [[()]], []),
-    'normalised weight': (layer(lambda p, h, x: x @ (p['W'] / jnp.linalg.norm(p['W'], axis=0))), h, {'W': 'dot_general'}, [[()]], []),
-    'table look-up': (layer(lambda p, h, x: p['T'][jnp.argmax(x, -1)]), h, {'T': 'gather'}, [[()]], []),
-    'table with clipped index': (layer(lambda p, h, x: p['T'].at[jnp.argmax(x, -1) + 4].get(mode='clip')), h, {'T': 'gather'}, [[()]], []),
-    'rolled and reversed tail': (layer(lambda p, h, x: jnp.roll(x @ p['W'], 1, -1)[:, ::-1]), h, {'W': 'dot_general'}, [[()]], []),
-    'permuted tail': (layer(lambda p, h, x: (x @ p['W'])[:, np.array([2, 0, 5, 3, 1, 4])]), h, {'W': 'dot_general'}, [[()]], []),
-    'padded tail': (layer(lambda p, h, x: jnp.pad(x @ p['A'], ((0, 0), (1, 2)))), h, {'A': 'dot_general'}, [[()]], []),
-    'reshaped tail': (layer(lambda p, h, x: (x @ p['W']).reshape(B, 2, 3).swapaxes(1, 2).reshape(B, H)), h, {'W': 'dot_general'}, [[()]], []),
-    'one output for two units': (layer(lambda p, h, x: jnp.repeat(x @ p['A'], 2, -1)), h, {'A': 'dot_general'}, [[()]], []),
-    'one output for all units': (layer(lambda p, h, x: x @ p['A'][:, :1]), h, {}, [[()]], [KIND.RELATION_EXCLUDED_SHAPE_MISMATCH]),
-    'fused gates': (fused_minimal_gru, h, {'W2': 'dot_general'}, [[()]], []),
-    'gru': (gru, h, {'G': 'dot_general', 'b': 'add', 'N': 'dot_general'}, [[()]], [KIND.RELATION_PARTIAL_PATH, KIND.RELATION_EXCLUDED_NON_TEMPORAL]),
+                        [[('state',)]], []),
+    'bias, gain and scalar': (lambda p, h, x: (jnp.tanh(p['s'] * h + p['b'] * x[:, :1] + p['b']), h), h, {'s': 'mul', 'b': 'mul add'}, [[('state',)]], []),
+    'scaled, masked, transposed': (layer(lambda p, h, x: x @ (2 * (p['W'] * (p['W'] > 0)).T).T), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'sum of weights': (layer(lambda p, h, x: x @ (p['W'] + jnp.abs(p['V']))), h, {'W': 'dot_general', 'V': 'dot_general'}, [[('state',)]], []),
+    'shared weight': (layer(lambda p, h, x: x @ p['W'] + jnp.sin(x) @ p['W']), h, {'W': 'dot_general dot_general'}, [[('state',)]], []),
+    'slices of a weight': (layer(lambda p, h, x: x @ p['W2'][:, :H] + jnp.cos(x) @ p['W2'][:, H:]), h, {'W2': 'dot_general dot_general'}, [[('state',)]], []),
+    'low rank product': (layer(lambda p, h, x: x @ (p['A'] @ p['Q'])), h, {'A': 'dot_general', 'Q': 'dot_general'}, [[('state',)]], []),
+    'normalised weight': (layer(lambda p, h, x: x @ (p['W'] / jnp.linalg.norm(p['W'], axis=0))), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'table look-up': (layer(lambda p, h, x: p['T'][jnp.argmax(x, -1)]), h, {'T': 'gather'}, [[('state',)]], []),
+    'table with clipped index': (layer(lambda p, h, x: p['T'].at[jnp.argmax(x, -1) + 4].get(mode='clip')), h, {'T': 'gather'}, [[('state',)]], []),
+    'rolled and reversed tail': (layer(lambda p, h, x: jnp.roll(x @ p['W'], 1, -1)[:, ::-1]), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'permuted tail': (layer(lambda p, h, x: (x @ p['W'])[:, np.array([2, 0, 5, 3, 1, 4])]), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'padded tail': (layer(lambda p, h, x: jnp.pad(x @ p['A'], ((0, 0), (1, 2)))), h, {'A': 'dot_general'}, [[('state',)]], []),
+    'reshaped tail': (layer(lambda p, h, x: (x @ p['W']).reshape(B, 2, 3).swapaxes(1, 2).reshape(B, H)), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'one output for two units': (layer(lambda p, h, x: jnp.repeat(x @ p['A'], 2, -1)), h, {'A': 'dot_general'}, [[('state',)]], []),
+    'one output for all units': (layer(lambda p, h, x: x @ p['A'][:, :1]), h, {}, [[('state',)]], [KIND.RELATION_EXCLUDED_SHAPE_MISMATCH]),
+    'fused gates': (fused_minimal_gru, h, {'W2': 'dot_general'}, [[('state',)]], []),
+    'gru': (gru, h, {'G': 'dot_general', 'b': 'add', 'N': 'dot_general'}, [[('state',)]], [KIND.RELATION_PARTIAL_PATH, KIND.RELATION_EXCLUDED_NON_TEMPORAL]),
     'lstm': (lstm, pair, {'L': 'dot_general'}, [[(0,), (1,)]], [KIND.HIDDEN_GROUP_MERGED]),
     'synapse and membrane': (synapse_membrane, pair, {'W': 'dot_general', 'R': 'dot_general'}, [[(0,), (1,)]], [KIND.TRANSITION_MIXED]),
     'two states in one equation': (two_in_one_equation, pair, {'W': 'dot_general'}, [[(0,), (1,)]], []),
     'two layers of equal width': (equal_layers, pair, {'W': 'dot_general', 'R': 'dot_general'}, [[(0,)], [(1,)]], []),
-    'weight behind a weight': (layer(lambda p, h, x: jnp.tanh(x @ p['A']) @ p['Q']), h, {'Q': 'dot_general'}, [[()]],
+    'weight behind a weight': (layer(lambda p, h, x: jnp.tanh(x @ p['A']) @ p['Q']), h, {'Q': 'dot_general'}, [[('state',)]],
                                [KIND.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT]),
-    'mixed tail': (layer(lambda p, h, x: jnp.cumsum(x @ p['W'], -1)), h, {}, [[()]], [KIND.RELATION_EXCLUDED_MIXED_TAIL]),
-    'partly mixed tail': (layer(lambda p, h, x: jax.nn.softmax(x @ p['W'], -1)), h, {'W': 'dot_general'}, [[()]], [KIND.RELATION_PARTIAL_PATH]),
-    'mixed transition': (layer(lambda p, h, x: x @ p['W'] - .3 * h.mean(-1, keepdims=True)), h, {'W': 'dot_general'}, [[()]], [KIND.TRANSITION_MIXED]),
-    'rolled transition': (layer(lambda p, h, x: x @ p['W'] + .3 * jnp.roll(h, 1, -1)), h, {'W': 'dot_general'}, [[()]], [KIND.TRANSITION_MIXED]),
-    'op without a rule': (layer(lambda p, h, x: lax.conv(x[:, None], p['K'].reshape(H, 1, D), (1,), 'VALID')[..., 0]), h, {}, [[()]],
+    'mixed tail': (layer(lambda p, h, x: jnp.cumsum(x @ p['W'], -1)), h, {}, [[('state',)]], [KIND.RELATION_EXCLUDED_MIXED_TAIL]),
+    'partly mixed tail': (layer(lambda p, h, x: jax.nn.softmax(x @ p['W'], -1)), h, {'W': 'dot_general'}, [[('state',)]], [KIND.RELATION_PARTIAL_PATH]),
+    'mixed transition': (layer(lambda p, h, x: x @ p['W'] - .3 * h.mean(-1, keepdims=True)), h, {'W': 'dot_general'}, [[('state',)]], [KIND.TRANSITION_MIXED]),
+    'rolled transition': (layer(lambda p, h, x: x @ p['W'] + .3 * jnp.roll(h, 1, -1)), h, {'W': 'dot_general'}, [[('state',)]], [KIND.TRANSITION_MIXED]),
+    'op without a rule': (layer(lambda p, h, x: lax.conv(x[:, None], p['K'].reshape(H, 1, D), (1,), 'VALID')[..., 0]), h, {}, [[('state',)]],
                           [KIND.RELATION_EXCLUDED_NO_RULE]),
-    'jit': (layer(lambda p, h, x: jax.jit(lambda x, w: jax.jit(jnp.dot)(x, w))(x, p['W'])), h, {'W': 'dot_general'}, [[()]], []),
-    'checkpoint': (layer(lambda p, h, x: jax.checkpoint(lambda x, w: jnp.sin(x @ w))(x, p['W'])), h, {'W': 'dot_general'}, [[()]], []),
-    'custom_vjp around the op': (layer(lambda p, h, x: scaled_dot(x, p['W'])), h, {'W': 'dot_general'}, [[()]], []),
-    'element-wise custom_jvp': (layer(lambda p, h, x: jnp.logaddexp(h, jnp.broadcast_to(p['b'], h.shape))), h, {'b': 'custom_jvp_call'}, [[()]], []),
-    'broadcasting custom_jvp': (layer(lambda p, h, x: jnp.logaddexp(h, p['b'])), h, {'b': 'mul'}, [[()]], []),
-    'cond': (layer(lambda p, h, x: lax.cond(x[0, 0] > 0, lambda: x @ p['W'], lambda: h * p['b'])), h, {'W': 'dot_general', 'b': 'mul'}, [[()]],
+    'jit': (layer(lambda p, h, x: jax.jit(lambda x, w: jax.jit(jnp.dot)(x, w))(x, p['W'])), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'checkpoint': (layer(lambda p, h, x: jax.checkpoint(lambda x, w: jnp.sin(x @ w))(x, p['W'])), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'custom_vjp around the op': (layer(lambda p, h, x: scaled_dot(x, p['W'])), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'element-wise custom_jvp': (layer(lambda p, h, x: jnp.logaddexp(h, jnp.broadcast_to(p['b'], h.shape))), h, {'b': 'custom_jvp_call'}, [[('state',)]], []),
+    'broadcasting custom_jvp': (layer(lambda p, h, x: jnp.logaddexp(h, p['b'])), h, {'b': 'mul'}, [[('state',)]], []),
+    'cond': (layer(lambda p, h, x: lax.cond(x[0, 0] > 0, lambda: x @ p['W'], lambda: h * p['b'])), h, {'W': 'dot_general', 'b': 'select_n'}, [[('state',)]],
              [KIND.COND_IF_CONVERTED]),
     'cond with singular branches': (
-        layer(lambda p, h, x: lax.switch(2, [lambda: jnp.sqrt(h - h) @ p['R'], lambda: jnp.log(h * 0) * p['b'], lambda: x @ p['W']])), h,
-        {'W': 'dot_general', 'b': 'mul', 'R': 'dot_general'}, [[()]], [KIND.COND_IF_CONVERTED]),
-    'short scan': (substeps(3), h, {'W': 'dot_general dot_general dot_general'}, [[()]], [KIND.SCAN_UNROLLED]),
-    'long scan with a weight': (substeps(20), h, {'W': ' '.join(['dot_general'] * 20)}, [[()]], [KIND.SCAN_DESCENT_APPLIED]),
-    'long scan without': (layer(lambda p, h, x: x @ p['W'] + lax.fori_loop(0, 20, lambda i, v: v - .1 * v ** 3, h)), h, {'W': 'dot_general'}, [[()]],
+        layer(lambda p, h, x: lax.switch((x[0, 0] < 9) + 1, [lambda: jnp.sqrt(h - h) @ p['R'], lambda: jnp.log(h * 0) * p['b'], lambda: x @ p['W']])), h,
+        {'W': 'dot_general', 'b': 'select_n', 'R': 'dot_general'}, [[('state',)]], [KIND.COND_IF_CONVERTED]),
+    'cond with a known index': (layer(lambda p, h, x: lax.switch(1, [lambda: x @ p['V'], lambda: x @ p['W']])), h, {'W': 'dot_general'}, [[('state',)]], []),
+    'short scan': (substeps(3), h, {'W': 'dot_general dot_general dot_general'}, [[('state',)]], [KIND.SCAN_UNROLLED]),
+    'long scan with a weight': (substeps(20), h, {'W': ' '.join(['dot_general'] * 20)}, [[('state',)]], [KIND.SCAN_DESCENT_APPLIED]),
+    'long scan without': (layer(lambda p, h, x: x @ p['W'] + lax.fori_loop(0, 20, lambda i, v: v - .1 * v ** 3, h)), h, {'W': 'dot_general'}, [[('state',)]],
                           [KIND.SCAN_UNROLL_SKIPPED]),
     'scan over stacked weights': (lambda p, h, x: (lax.scan(lambda h, w: (jnp.tanh(h + x @ w), None), h, p['S'], reverse=True)[0], h), h,
-                                  {'S': 'dot_general dot_general'}, [[()]], []),
+                                  {'S': 'dot_general dot_general'}, [[('state',)]], []),
 }
 
 
@@ -258,3 +259,85 @@ def test_values_of_a_dead_branch_do_not_poison_the_gradient():
     graph = compile_step(trace(step, P, h, x)[0])
     assert all(bool(jnp.isfinite(g).all()) for g in jax.tree.leaves(grads(graph.step.jaxpr, P, h)))
     assert all_values(graph.step, jax.tree.leaves((P, h, x)))
+
+
+def flat(fn, *args):
+    """The flat program as a function, and its graph."""
+    graph = compile_step(trace(fn, *args)[0])
+    return (lambda *a: eval_jaxpr(graph.step.jaxpr.jaxpr, graph.step.jaxpr.consts, *jax.tree.leaves(a))), graph
+
+
+def test_more_dependences_than_maps_are_cut():
+    wide = lambda p, s: (sum(.1 * k * jnp.roll(s, k) for k in range(1, 9)) + .5 * s * p, s)
+    check_step(wide, jnp.ones(12), draw(12))
+    fan_in = lambda p, s, x: (.5 * s + jnp.concatenate([sum(y[k:k + 1] for k in range(7)), y[1:]]) if (y := x @ p) is not None else s, s)
+    check_step(fan_in, draw(3, 12), draw(12), draw(3))
+
+
+@jax.custom_jvp
+def root(a, w):
+    return jnp.sqrt(a @ w)
+
+
+root.defjvp(lambda p, t: (root(*p), (t[0] @ p[1] + p[0] @ t[1]) * .5 / root(*p)))
+
+
+def test_a_derivative_put_beside_its_value_leaves_the_value_alone():
+    zero, ones = jnp.zeros(3), jnp.ones((3, 4))
+    run, _ = flat(lambda p, s, x: (root(x, p) + s, None), ones, jnp.ones(4), zero)
+    np.testing.assert_array_equal(run(ones, jnp.ones(4), zero)[0], 1)
+    loop = lambda p, s: (lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, jnp.minimum(c[1], 1.)), (0, s))[1] * p, None)
+    run, _ = flat(loop, jnp.ones(2), jnp.ones(2))
+    np.testing.assert_array_equal(run(jnp.ones(2), jnp.full(2, jnp.inf))[0], 1)
+
+
+@pytest.mark.parametrize('dead', [
+    lambda p, s: s / p, lambda p, s: s * 1e200 * 1e200 * p, lambda p, s: jnp.arctanh(s) * s * p, lambda p, s: (1 / (s - s)) * p,
+    lambda p, s: lax.scan(lambda c, _: (jnp.sqrt(c), None), s - s, length=20)[0] * p, lambda p, s: jnp.log(s - s) @ jnp.diag(p)])
+def test_a_branch_not_taken_leaves_the_gradient_alone(dead):
+    step = lambda p, s, q: (lax.cond(q > 0, lambda s: dead(p, s), lambda s: s * .5 + p, s), None)
+    p, s = jnp.zeros(3), jnp.ones(3)
+    run, _ = flat(step, p, s, -1.)
+    for mine, true in zip(jax.grad(lambda p, s: run(p, s, -1.)[0].sum(), (0, 1))(p, s), (jnp.ones(3), jnp.full(3, .5)), strict=True):
+        np.testing.assert_array_equal(mine, true)
+
+
+@jax.custom_vjp
+def clipped(a, w):
+    return a @ w
+
+
+clipped.defvjp(lambda a, w: (a @ w, (a, w)), lambda r, g: (r[1] @ g, jnp.clip(jnp.outer(r[0], g), -1, 1)))
+
+
+def test_odd_programs_compile():
+    ones = jnp.ones
+    graph = lambda f, *a: flat(f, *a)[1]
+    assert graph(lambda p, s, x: (clipped(x, p) + s, None), ones((3, 4)), ones(4), ones(3)).explain(kind=KIND.RELATION_EXCLUDED_NO_RULE)
+    barrier = lambda p, s: ((lambda a, c: (a * p, c * .5))(*lax.optimization_barrier(s)), None)
+    assert [g.hidden_paths for g in graph(barrier, ones(4), (ones(4), ones(4))).hidden_groups] == [[(0,)], [(1,)]]
+    graph(lambda p, s: ((s[0] * p, s[1] * 2), s[1].sum()), ones(4), (ones(4), jnp.zeros(0)))
+    keyed = graph(lambda p, s: ((s[0] * p + jax.random.normal(s[1], (4,)), jax.random.split(s[1])[0]), None), ones(4), (ones(4), jax.random.key(0)))
+    assert [leaf.path for leaf in keyed.step.other] == [(1,)]
+    graph(lambda p, s: (s.at[0].set(p[0]), None), ones(4, jnp.bfloat16), ones(4, jnp.bfloat16))
+    closed_over = jnp.arange(4.)
+    g = graph(lambda p, s: ((closed_over, s[1] * p + s[0]), None), ones(4), (ones(4), ones(4)))
+    np.testing.assert_array_equal(g.hidden_perturb.eval_jaxpr([ones(4)] * 3, [ones(4)] * 2)[0], closed_over + 1)
+
+    def inside(k):
+        order = jnp.argsort(k)
+        assert compile_step(trace(lambda p, s: (s[order] * p, None), ones(4), ones(4))[0]).hidden_groups
+        return k
+
+    jax.jit(inside)(ones(4))
+    both = check_step(lambda p, s: ((p['b'], s[1] * .5 + s[0]), None), dict(b=ones(4)), (ones(4), ones(4)))
+    assert [r.path for r in both.hidden_param_op_relations] == [('b',)]  # a weight that is stored in a state
+
+
+def test_complex_states():
+    unit = lambda p, s, x: (s * jnp.exp(1j * p['a']) + (x @ p['W']).astype(complex), s.real)
+    graph = compile_step(trace(unit, dict(a=draw(H), W=draw(D, H)), draw(H) + 0j, x[0])[0])
+    g = graph.hidden_groups[0]
+    assert g.is_diagonal_recurrence and g.full_jacobian([draw(H) + 0j], [jnp.ones(v.aval.shape, v.aval.dtype) for v in g.transition_jaxpr_constvars]).shape
+    folded = compile_step(trace(lambda p, s: (jnp.conj(s) * p, None), draw(H), draw(H) + 0j)[0])
+    assert folded.explain(kind=KIND.TRANSITION_MIXED)[0].level is DiagnosticLevel.WARNING

@@ -10,7 +10,7 @@ import pytest
 import braintrace
 
 ROOT = pathlib.Path(braintrace.__file__).parent
-ROOMS = ['_jax', 'errors', 'step', 'ops', 'graph', 'frontends', 'rules', 'run', 'compiler', 'learner', 'algorithms', 'report', 'draw', 'nn', '__init__']
+ROOMS = ('_jax errors step ops graph report frontends rules run compiler learner algorithms draw nn entry __init__').split()
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'matplotlib', 'flax', 'equinox')
 KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'learner.py', 'algorithms.py', 'nn/')
 

@@ -127,24 +127,9 @@ def trace(model: Any, *args: Any, control_flow: Any = None, **kwargs: Any) -> tu
     retrieved = dict(brainstate.graph.states(model).items())
     if not any(isinstance(s, brainstate.HiddenState) for s in retrieved.values()):
         _explain_missing_state(model, args, kwargs)
-    before = {path: s.value for path, s in retrieved.items()}
-    changed: list[str] = []
-
-    def watched(*args, **kwargs):
-        try:
-            return model(*args, **kwargs)
-        finally:  # a state whose structure changed would keep a tracer for ever
-            for path, s in retrieved.items():
-                was, now = jax.tree.structure(before[path]), jax.tree.structure(s.value)
-                if was != now:
-                    changed.append(f'State {_dotted(path)} is {was} before the step and {now} after it. A state must keep its unit and its structure: '
-                                   'convert the new value in the step.')
-                    s.value = before[path]
-
-    stateful = brainstate.transform.StatefulFunction(watched, return_only_write=False, name='step')
-    closed = stateful.get_jaxpr(*args, **kwargs)
-    if changed:
-        raise ValueError(changed[0])
+    stateful = brainstate.transform.StatefulFunction(_watched(model, retrieved), return_only_write=False, name='step')
+    with brainstate.check_state_value_tree():  # else a state whose unit changes keeps a tracer for ever
+        closed = stateful.get_jaxpr(*args, **kwargs)
     states = stateful.get_states(*args, **kwargs)
     for s in stateful.get_write_states(*args, **kwargs):
         if isinstance(s, brainstate.ParamState):
@@ -188,6 +173,33 @@ def _names(keys: Sequence[Any]) -> tuple:
 
 def _dotted(path: Sequence[Any]) -> str:
     return '.'.join(map(str, path))
+
+
+def _watched(model: Any, states: Mapping[tuple, Any]):
+    """The model's step, in which every state takes part, used or not, and a refused write names the state."""
+    def step(*args, **kwargs):
+        try:
+            out = model(*args, **kwargs)
+        except ValueError as error:
+            culprit = _written_by(error)
+            if culprit is None:
+                raise
+            path = next((_dotted(p) for p, s in states.items() if s is culprit), f'(a {type(culprit).__name__} outside the model)')
+            raise ValueError(f'State {path} changes in the step: {error} A state must keep its unit and its structure: convert the new value.') from error
+        for s in states.values():
+            s.value  # noqa: B018
+        return out
+    return step
+
+
+def _written_by(error: BaseException) -> Any:
+    """The state whose setter refused a value, if that is what the error is about."""
+    tb, found = error.__traceback__, None
+    while tb is not None:
+        if tb.tb_frame.f_globals.get('__name__') == 'brainstate._state' and isinstance(tb.tb_frame.f_locals.get('self'), brainstate.State):
+            found = tb.tb_frame.f_locals['self']
+        tb = tb.tb_next
+    return found if 'tree structure' in str(error) else None
 
 
 def _explain_missing_state(model: Any, args: tuple, kwargs: dict) -> None:

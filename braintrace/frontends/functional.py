@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from .._jax import ClosedJaxpr, new_jaxpr
 from .._jax import trace as trace_flat
 from ..step import Leaf, Step
 
@@ -39,12 +41,25 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> tuple[Step, 
     closed = trace_flat(flat, *p_leaves, *s_leaves, *x_leaves)
     if shape['state'] != s_tree:
         raise ValueError(f'`step` takes a state of structure {s_tree} and returns one of {shape["state"]}. It must return the state it was given, updated.')
-    return Step(closed, paths(params), paths(state), ()), shape['out']
+    names = paths(state, 'state')
+    hidden, other = moving(s_leaves)
+    pick = lambda whole, first: [whole[first + i] for i in (*hidden, *other)]
+    jaxpr, n = closed.jaxpr, len(p_leaves)
+    invars = [*jaxpr.invars[:n], *pick(jaxpr.invars, n), *jaxpr.invars[n + len(s_leaves):]]
+    outs = [*pick(jaxpr.outvars, 0), *jaxpr.outvars[len(s_leaves):]]
+    program = ClosedJaxpr(new_jaxpr(invars, outs, jaxpr.eqns, jaxpr.constvars), closed.consts)
+    return Step(program, paths(params, 'params'), tuple(names[i] for i in hidden), tuple(names[i] for i in other)), shape['out']
 
 
-def paths(tree: Any) -> tuple[Leaf, ...]:
-    """A name for each leaf of a pytree."""
-    return tuple(Leaf(tuple(_key(k) for k in path)) for path, _ in jax.tree_util.tree_leaves_with_path(tree))
+def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
+    """The leaves of a state that derivatives flow through, and the others (counters, random keys), by number."""
+    floats = [i for i, a in enumerate(leaves) if jnp.issubdtype(jnp.result_type(a) if not hasattr(a, 'dtype') else a.dtype, jnp.inexact)]
+    return floats, [i for i in range(len(leaves)) if i not in floats]
+
+
+def paths(tree: Any, root: str) -> tuple[Leaf, ...]:
+    """A name for each leaf of a pytree; `root` for one that is its own tree."""
+    return tuple(Leaf(tuple(_key(k) for k in path) or (root,)) for path, _ in jax.tree_util.tree_leaves_with_path(tree))
 
 
 def _key(k: Any) -> Any:

@@ -57,11 +57,11 @@ class Analysis:
     def _spread(self) -> None:
         const = Constants(self.step.jaxpr)
         for s, row in enumerate([*self.rows, *self.others]):
-            if is_float(row.old):
+            if is_float(row.old) and row.old.aval.size:
                 self.deps[row.old] = union([self.dep(row.old), Dep({s: (_start(row),)})])
         born: dict[Var, list[Dep]] = {}
         for u, use in enumerate(self.uses):
-            for y in use.y:
+            for y in (y for y in use.y if y.aval.size):
                 start = Dep({self.seed(u): (positions(y.aval.shape),)}) if use.axes else Dep(mixed=1 << self.seed(u))
                 born.setdefault(y, []).append(start)
         for k, eqn in enumerate(self.eqns):

@@ -22,8 +22,8 @@ from .._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_fl
 from ..step import Step
 from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
-from .influence import CALLS, ZERO, Dep, influence, linearised
-from .layout import LAYOUT, positions
+from .influence import CALLS, ELEMENTWISE, ZERO, Constants, Dep, influence, is_elementwise, linearised
+from .layout import positions
 
 PARAM, DATA, ACTIVE, MARKABLE = 1, 2, 4, 8  # depends on a weight to trace, on run-time data, on a weight or a state, on a weight that a mark makes traced
 UNROLL_BUDGET = 20_000  # equations a long scan with a weight inside may become
@@ -94,7 +94,7 @@ def canonicalise(step: Step, policy: ControlFlowPolicy, diagnostics: Diagnostics
     jaxpr, consts = open_jaxpr(step.jaxpr)
     flat = Flat(policy, diagnostics, seed_flags(step, traced))
     outs = flat.walk(ClosedJaxpr(jaxpr.replace(eqns=prune(jaxpr.eqns, jaxpr.outvars)), consts), jaxpr.invars)
-    seen: set = set(jaxpr.invars)
+    seen: set = {*jaxpr.invars, *flat.consts}
     for i in range(len(step.hidden)):
         if isinstance(outs[i], Literal) or outs[i] in seen:
             [outs[i]] = flat.call(jnp.copy, outs[i])
@@ -104,11 +104,6 @@ def canonicalise(step: Step, policy: ControlFlowPolicy, diagnostics: Diagnostics
     constants = {v: c for v, c in flat.consts.items() if v in used}
     flattened = new_jaxpr(jaxpr.invars, outs, eqns, list(constants))
     return Step(ClosedJaxpr(flattened, list(constants.values())), step.params, step.hidden, step.other)
-
-
-# Operations whose derivative is finite wherever their operands are: a branch not taken cannot poison the gradient through them.
-_TAME = LAYOUT | ZERO | set('abs add add_any clamp convert_element_type copy cos dot_general erf imag logistic max min mul neg real reduce_sum '
-                            'select_n sin square sub tanh trace_mark heaviside_surrogate_gradient scatter-add cumsum while scan cond'.split())
 
 
 class Flat:
@@ -137,14 +132,21 @@ class Flat:
         return [read(a) for a in jaxpr.outvars]
 
     def emit(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None = None) -> list[Atom]:
-        """Append one equation as it is."""
-        if alive is not None and eqn.primitive.name not in _TAME:
-            ins = [self.call(_one_unless, alive, a)[0] if is_float(a) and self.flag(a) & DATA else a for a in ins]
+        """Append one equation; in a branch, see that a use of a weight there cannot poison its gradient while the branch is not taken."""
         f = flow(eqn, [self.flag(a) for a in ins])
-        outs = [Var(v.aval) for v in eqn.outvars]
+        guarded = alive is not None and f & DATA and any(is_weight(self.flag(a)) for a in ins)
+        if guarded:
+            whole = eqn.primitive.name in ELEMENTWISE
+            ins = [self._guard(alive, a, weight=whole) if is_float(a) and is_weight(self.flag(a)) == whole and self.flag(a) & (PARAM | DATA) else a for a in ins]
+        outs: list[Atom] = [Var(v.aval) for v in eqn.outvars]
         self.flags.update({v: f if is_float(v) else f & DATA for v in outs})
         self.eqns.append(eqn.replace(invars=ins, outvars=outs))
-        return list(outs)
+        return [self._guard(alive, v) if guarded and is_float(v) else v for v in outs]
+
+    def _guard(self, alive: Atom, a: Atom, weight: bool = True) -> Atom:
+        """The value as it is, or zero, without derivative while the branch is not taken: a select drops what a product with zero would keep, a NaN."""
+        held = lax.stop_gradient if weight else jnp.zeros_like
+        return self.call(lambda up, x: lax.select_n(up, held(x), x), alive, a)[0]
 
     def call(self, f: Callable, *ins: Atom) -> list[Atom]:
         """Append the equations of a function."""
@@ -156,30 +158,22 @@ class Flat:
         return self.walk(eqn.params[CALLS[eqn.primitive.name]], ins, alive)
 
     def open_custom(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
-        """A custom derivative is kept. Where a weight meets data inside, `f(x, w)` becomes `f + df.(x - x, w - w)`, the constants being without derivative."""
+        """A custom derivative is kept. Where a weight meets data inside, `f(x, w)` becomes a constant with the slope of `df.(dx, dw)`."""
         flags = [self.flag(a) for a in ins]
         weights = [i for i, f in enumerate(flags) if is_weight(f)]
-        if not weights or not any(f & DATA for f in flags) or self._is_elementwise(eqn, weights):
+        if not weights or not any(f & DATA for f in flags) or is_elementwise(eqn, weights):
             return self.emit(eqn, ins, alive)
         linear = linearised(eqn)
         if linear is None:
             return self.emit(eqn, ins, alive)
         return self._by_derivative(eqn, ins, linear, alive)
 
-    def _is_elementwise(self, eqn: JaxprEqn, operands: Sequence[int]) -> bool:
-        shape = eqn.outvars[0].aval.shape
-        if any(v.aval.shape != shape for v in eqn.outvars) or any(eqn.invars[i].aval.shape != shape for i in operands):
-            return False
-        deps = [Dep({i: (positions(shape),)}) if i in operands else Dep() for i in range(len(eqn.invars))]
-        outs, _ = influence(eqn, deps, lambda a: None)
-        return all(not d.mixed and all(len(ms) == 1 and np.array_equal(ms[0], positions(shape)) for ms in d.maps.values()) for d in outs)
-
     def _by_derivative(self, eqn: JaxprEqn, ins: list[Atom], linear: ClosedJaxpr, alive: Atom | None) -> list[Atom]:
         held = [self.call(lax.stop_gradient, a)[0] if is_float(a) else a for a in ins]
-        moved = [self.call(lambda x, y: x - y, a, b)[0] for a, b in zip(ins, held, strict=True) if is_float(a)]
+        moved = [self.call(_nothing_but_slope, a)[0] for a in ins if is_float(a)]
         values = self.emit(eqn, held, alive)
         tangents = iter(self.walk(linear, [*held, *moved], alive))
-        return [self.call(lambda x, y: x + y, v, next(tangents))[0] if is_float(v) else v for v in values]
+        return [self.call(_with_slope, v, next(tangents))[0] if is_float(v) else v for v in values]
 
     # ---- control flow ----
 
@@ -209,6 +203,9 @@ class Flat:
         branches = eqn.params['branches']
         if not self._matters(eqn, operands):
             return self.emit(eqn, ins, alive)
+        known = self._constant(index)
+        if known is not None:
+            return self.walk(branches[int(known)], operands, alive)
         if self.policy.cond == 'opaque' or eqn.effects or any(_holds_while(b.jaxpr) for b in branches):
             why = "the policy says cond='opaque'" if self.policy.cond == 'opaque' else 'it has effects' if eqn.effects else 'a branch holds a `while`'
             return self._stays(eqn, ins, alive, Kind.COND_CONVERSION_SKIPPED, why)
@@ -217,11 +214,18 @@ class Flat:
         for k, branch in enumerate(branches):
             taken = self.call(lambda i, k=k: i.astype(jnp.int32) == k, index) if alive is None else self.call(
                 lambda i, up, k=k: (i.astype(jnp.int32) == k) & up, index, alive)
-            cases.append(self.walk(branch, operands, taken[0]))
+            entering = [self._guard(taken[0], a) if is_float(a) and self.flag(a) & DATA else a for a in operands]
+            cases.append(self.walk(branch, entering, taken[0]))
         self.depth -= 1
         self.diagnostics.info(Kind.COND_IF_CONVERTED, f'`cond` at {source_line(eqn)}: all {len(branches)} branches are evaluated and one is selected.',
                               primitive='cond')
         return [self.call(lax.select_n, index, *case)[0] for case in zip(*cases, strict=True)]
+
+    def _constant(self, a: Atom) -> np.ndarray | None:
+        if self.flag(a):
+            return None
+        program = new_jaxpr([], [a], prune(self.eqns, [a]), list(self.consts))
+        return Constants(ClosedJaxpr(program, list(self.consts.values())))(a)
 
     def open_scan(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
         if not self._matters(eqn, ins):
@@ -282,12 +286,25 @@ class Flat:
 
 _OPEN: dict[str, Callable] = {name: Flat.open_call for name in CALLS} | {
     'custom_jvp_call': Flat.open_custom, 'custom_vjp_call': Flat.open_custom,
-    'cond': Flat.open_cond, 'scan': Flat.open_scan, 'while': Flat.open_while}
+    'cond': Flat.open_cond, 'scan': Flat.open_scan, 'while': Flat.open_while, 'optimization_barrier': lambda flat, eqn, ins, alive: ins}
 
 
-def _one_unless(alive, x):
-    """`x` where its branch is taken, and 1 elsewhere, where nearly every function has a finite derivative."""
-    return lax.select_n(alive, jnp.ones_like(x), x)
+@jax.custom_jvp
+def _nothing_but_slope(x):
+    """Zero, with derivative one."""
+    return jnp.zeros_like(x)
+
+
+_nothing_but_slope.defjvp(lambda p, t: (_nothing_but_slope(*p), t[0]))
+
+
+@jax.custom_jvp
+def _with_slope(x, t):
+    """The value of x with the derivatives of both; t's own value is never used, so it may be 0 * inf."""
+    return x
+
+
+_with_slope.defjvp(lambda p, t: (_with_slope(*p), t[0] + t[1]))
 
 
 def _holds_while(jaxpr: Jaxpr) -> bool:
@@ -300,6 +317,8 @@ def _size(jaxpr: Jaxpr) -> int:
 
 def _while_derivative(eqn: JaxprEqn, moving: Sequence[int]) -> ClosedJaxpr | None:
     """The derivative of a loop that acts position by position: one forward-mode pass with ones for each operand. None if it mixes positions."""
+    if any(jnp.issubdtype(eqn.invars[i].aval.dtype, jnp.complexfloating) for i in moving):
+        return None
     shapes = {i: eqn.invars[i].aval.shape for i in moving}
     outs, _ = influence(eqn, [Dep({i: (positions(shapes[i]),)}) if i in moving else Dep() for i in range(len(eqn.invars))], lambda a: None)
     for d in outs:

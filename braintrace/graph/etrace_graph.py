@@ -67,21 +67,17 @@ def prepare(step: Step, policy: ControlFlowPolicy, diagnostics: Diagnostics, tra
         if (old.aval.shape, old.aval.dtype) != (new.aval.shape, new.aval.dtype):
             raise ValueError(f'Hidden state {leaf.name} enters the step as {old.aval.str_short()} and leaves it as {new.aval.str_short()}. '
                              'A hidden state must keep its shape and dtype: cast or reshape the new value in the step, or initialise the state accordingly.')
-    if callable(traced):
-        for leaf in step.params:
-            if not traced(leaf.path):
-                diagnostics.info(DiagnosticKind.RELATION_EXCLUDED_BY_USER, f'{leaf.name} is kept out of the traces by `trace`: it gets its in-window gradient.',
-                                 weight_path=leaf.path, context=(leaf.name,))
     return Analysis(*expose(canonicalise(step, policy, diagnostics, traced), traced))
 
 
 def assemble(found: Analysis, diagnostics: Diagnostics, *, module_info: Any = None, states: Mapping[tuple, Any] | None = None, mixing: bool = False,
-             perturbed: bool = True) -> ETraceGraph:
+             perturbed: bool = True, traced: Callable[[tuple], bool] | str = 'all') -> ETraceGraph:
     """The back half: groups, relations, perturbation."""
     states = states or {}
     groups = find_groups(found, diagnostics, states=states, mixing=mixing)
     relations = find_relations(found, groups, diagnostics, states)
     _tell_other_states(found, diagnostics)
+    _tell_left_out(found, relations, traced, diagnostics)
     step = found.step
     perturbation = None
     if perturbed:
@@ -95,7 +91,15 @@ def compile_step(step: Step, *, policy: ControlFlowPolicy | None = None, trace: 
     """Compile a framework-free step."""
     diagnostics = Diagnostics()
     found = prepare(step, policy or ControlFlowPolicy(), diagnostics, trace)
-    return assemble(found, diagnostics, perturbed=perturbed)
+    return assemble(found, diagnostics, perturbed=perturbed, traced=trace)
+
+
+def _tell_left_out(found: Analysis, relations: Sequence[HiddenParamOpRelation], traced: Callable[[tuple], bool] | str, diagnostics: Diagnostics) -> None:
+    with_trace = {v for r in relations for v in r.trainable_vars.values()}
+    for leaf, v in zip(found.step.params, found.step.param_vars, strict=True):
+        if callable(traced) and not traced(leaf.path) and v not in with_trace:
+            diagnostics.info(DiagnosticKind.RELATION_EXCLUDED_BY_USER, f'{leaf.name} is kept out of the traces by `trace`: it gets its in-window gradient.',
+                             weight_path=leaf.path, context=(leaf.name,))
 
 
 def _tell_other_states(found: Analysis, diagnostics: Diagnostics) -> None:

@@ -41,6 +41,7 @@ class HiddenGroup(NamedTuple):
     columns: tuple = ()
     carried: tuple = ()
     elsewhere: Maps = ()
+    mixing: bool = False
 
     @property
     def _columns(self) -> tuple[int, ...]:
@@ -79,7 +80,7 @@ class HiddenGroup(NamedTuple):
         if concat.shape[-1] != self.num_state:
             raise ValueError(f'`split_hidden` takes {self.num_state} states on the last axis, got {concat.shape[-1]}.')
         parts = jnp.split(concat, np.cumsum([max(c, 1) for c in self._columns])[:-1], -1)
-        return [p if c else p[..., 0] for p, c in zip(parts, self._columns, strict=True)]
+        return [(p if c else p[..., 0]).astype(v.aval.dtype) for p, c, v in zip(parts, self._columns, self.hidden_invars, strict=True)]
 
     def transition(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> list[Any]:
         """The new hidden values; `input_vals` are the values of `transition_jaxpr_constvars`."""
@@ -93,6 +94,10 @@ class HiddenGroup(NamedTuple):
 
         One pull for each state and colour; units of one colour do not depend on each other's old value.
         """
+        if self.mixing:
+            n, S = int(np.prod(self.varshape)), self.num_state
+            full = self.full_jacobian(hidden_vals, input_vals).reshape(n, S, n, S)
+            return full[np.arange(n), :, np.arange(n), :].reshape(*self.varshape, S, S)
         f, h = self._concat_transition(hidden_vals, input_vals)
         _, pull = jax.vjp(f, h)
         colours = self.colours()
@@ -113,7 +118,7 @@ class HiddenGroup(NamedTuple):
     def full_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Any:
         """The derivative of every new value by every old one along the transition, shape `(*varshape, S, *varshape, S)`."""
         f, h = self._concat_transition(hidden_vals, input_vals)
-        return jax.jacrev(f)(h)
+        return jax.jacrev(f, holomorphic=jnp.iscomplexobj(h))(h)
 
     def dict(self) -> dict[str, Any]:
         return self._asdict()
@@ -169,7 +174,7 @@ def _group(found: Analysis, index: int, seeds: list[int], carried: set[int], new
         _tell_mixing(found, index, seeds, news, paths, diagnostics)
     return HiddenGroup(index, paths, [states.get(p) for p in paths], invars, outvars, jaxpr, list(jaxpr.constvars), not (mixed or off_position),
                        columns=tuple(leaf.columns for leaf, _, _ in leaves), carried=tuple(k for k, s in enumerate(seeds) if s in carried),
-                       elsewhere=tuple(off_position))
+                       elsewhere=tuple(off_position), mixing=mixing)
 
 
 def _is_identity(m: np.ndarray) -> bool:

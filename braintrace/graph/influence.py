@@ -15,11 +15,11 @@ import jax
 import numpy as np
 
 from .._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, open_jaxpr, prune, trace
-from .layout import LAYOUT, Const, Maps, constant_along, merge, move
+from .layout import LAYOUT, Const, Maps, constant_along, merge, move, positions
 
 ELEMENTWISE = set(
     'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj convert_element_type copy cos cosh digamma '
-    'div erf erf_inv erfc exp exp2 expm1 igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg optimization_barrier polygamma '
+    'div erf erf_inv erfc exp exp2 expm1 igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg polygamma '
     'pow real reduce_precision regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta '
     'exprel heaviside_surrogate_gradient trace_mark'.split())
 ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
@@ -56,17 +56,22 @@ Answer = list[Outs | None]  # one for each operand; None: cut
 
 def union(deps: Iterable[Dep]) -> Dep:
     """The dependences of a value that depends on all of these."""
-    deps = [d for d in deps if d]
-    if len(deps) < 2:
-        return deps[0] if deps else NOTHING
-    maps: dict[int, Maps] = {}
-    mixed = 0
+    total = NOTHING
     for d in deps:
-        mixed |= d.mixed
-        for s, ms in d.maps.items():
-            maps[s], full = merge(maps[s], ms) if s in maps else (ms, False)
-            mixed |= full << s
-    return Dep(maps, mixed)
+        total = join(total, d)[0]
+    return total
+
+
+def join(a: Dep, b: Dep) -> tuple[Dep, bool]:
+    """Both dependences, and whether some of b's found no room in the maps (and so counts as mixed)."""
+    if not a or not b:
+        return a if a else b, False
+    maps, mixed, crowded = dict(a.maps), a.mixed | b.mixed, False
+    for s, ms in b.maps.items():
+        maps[s], full = merge(maps[s], ms) if s in maps else (ms, False)
+        mixed |= full << s
+        crowded |= full
+    return Dep(maps, mixed), crowded
 
 
 # ---- rules -------------------------------------------------------------------------------------------------------------------
@@ -157,7 +162,7 @@ def _cond(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | No
     return [union(case) for case in zip(*[run(branch, ins[1:], known) for branch in eqn.params['branches']], strict=True)]
 
 
-WHOLE = {'scan': _scan, 'while': _while, 'cond': _cond}
+WHOLE = {'scan': _scan, 'while': _while, 'cond': _cond, 'optimization_barrier': lambda eqn, ins, known: list(ins)}
 
 
 def _whole(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Answer:
@@ -183,10 +188,12 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
     live = [i for i, d in enumerate(ins) if d]
     if not live or name in ZERO:
         return [NOTHING] * len(eqn.outvars), frozenset()
-    if name in ELEMENTWISE:
-        return [union(outs) for outs in zip(*[_elementwise(eqn, ins[i]) for i in live], strict=True)], frozenset()
     answer: Answer
-    if name in LAYOUT:
+    if _turns_complex(eqn):
+        answer = [None] * len(live)
+    elif name in ELEMENTWISE:
+        answer = [_elementwise(eqn, ins[i]) for i in live]
+    elif name in LAYOUT:
         answer = [_layout(eqn, i, ins[i], const) for i in live]
     elif name == 'dot_general':
         answer = [_dot_general(eqn, i, ins[i]) for i in live]
@@ -198,16 +205,26 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
     else:
         live = list(range(len(ins)))
         answer = _whole(eqn, ins, known)
-    outs = [[Dep(mixed=ins[i].seeds)] * len(eqn.outvars) if a is None else a for i, a in zip(live, answer, strict=True)]
-    cut = frozenset(i for i, a in zip(live, answer, strict=True) if a is None and ins[i].maps)
-    return [union(o) if is_float(v) else NOTHING for v, o in zip(eqn.outvars, zip(*outs, strict=True), strict=True)], cut
+    outs, cut = [NOTHING] * len(eqn.outvars), set()
+    for i, a in zip(live, answer, strict=True):
+        joined = None if a is None else [join(o, d) for o, d in zip(outs, a, strict=True)]
+        if joined is None or any(crowded for _, crowded in joined):
+            joined = [join(o, Dep(mixed=ins[i].seeds)) for o in outs]
+            cut.update([i] if ins[i].maps else [])
+        outs = [o for o, _ in joined]
+    return [o if is_float(v) else NOTHING for v, o in zip(eqn.outvars, outs, strict=True)], frozenset(cut)
+
+
+def _turns_complex(eqn: JaxprEqn) -> bool:
+    """Whether the equation leaves or enters the complex numbers: one complex factor cannot stand for its derivative."""
+    kinds = {np.issubdtype(a.aval.dtype, np.complexfloating) for a in (*eqn.invars, *eqn.outvars) if is_float(a)}
+    return len(kinds) > 1 or (True in kinds and eqn.primitive.name == 'conj')
 
 
 def run(program: ClosedJaxpr | Jaxpr, ins: Sequence[Dep], known: frozenset[str] = frozenset()) -> Outs:
     """The dependences of a program's outputs, given those of its inputs."""
     jaxpr, consts = open_jaxpr(program)
-    values = dict(zip(jaxpr.constvars, consts, strict=True))
-    const = lambda a: np.asarray(a.val) if isinstance(a, Literal) else np.asarray(values[a]) if a in values else None
+    const = Constants(ClosedJaxpr(jaxpr, consts))
     deps = {v: d for v, d in zip(jaxpr.invars, ins, strict=True) if d}
     read = lambda a: NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING)
     for eqn in jaxpr.eqns:
@@ -245,11 +262,21 @@ def linearised(eqn: JaxprEqn) -> ClosedJaxpr | None:
     return ClosedJaxpr(jaxpr.replace(eqns=prune(jaxpr.eqns, jaxpr.outvars)), closed.consts)
 
 
+def is_elementwise(eqn: JaxprEqn, operands: Sequence[int]) -> bool:
+    """Whether these operands act on the outputs element by element, as far as derivatives go."""
+    shape = eqn.outvars[0].aval.shape
+    if any(a.aval.shape != shape for a in (*eqn.outvars, *[eqn.invars[i] for i in operands])):
+        return False
+    here = positions(shape)
+    outs, _ = influence(eqn, [Dep({i: (here,)}) if i in operands else NOTHING for i in range(len(eqn.invars))], lambda a: None)
+    return all(not d.mixed and all(len(ms) == 1 and np.array_equal(ms[0], here) for ms in d.maps.values()) for d in outs)
+
+
 class Constants:
     """The values that do not depend on any input of a program, computed when asked for."""
 
     def __init__(self, jaxpr: ClosedJaxpr):
-        self._values = {v: c for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)}
+        self._values = {v: c for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True) if not isinstance(c, jax.core.Tracer)}
         self._made_by: dict[Var, JaxprEqn] = {}
         for eqn in jaxpr.jaxpr.eqns:
             if not eqn.effects and all(isinstance(a, Literal) or a in self._values or a in self._made_by for a in eqn.invars):

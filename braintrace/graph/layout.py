@@ -49,7 +49,7 @@ def merge(maps: Maps, more: Maps) -> tuple[Maps, bool]:
 
 def constant_along(m: np.ndarray, axes: Iterable[int]) -> bool:
     """Whether all elements that differ only in these axes depend on the same seed element."""
-    return all(m.shape[a] == 1 or bool((m == m.take([0], axis=a)).all()) for a in axes)
+    return not m.size or all(m.shape[a] == 1 or bool((m == m.take([0], axis=a)).all()) for a in axes)
 
 
 def _broadcast_in_dim(m, eqn):
@@ -106,7 +106,7 @@ def _run(eqn: JaxprEqn, i: int, m: np.ndarray, const: Const) -> list[np.ndarray]
     dtype = np.int32
     if eqn.primitive.name == 'scatter':  # its update program is typed: number the positions in the operand's own type
         dtype = eqn.invars[0].aval.dtype
-        if m.size and m.max() >= 1 << np.finfo(dtype).nmant:
+        if np.issubdtype(dtype, np.complexfloating) or (m.size and m.max() >= 1 << jax.numpy.finfo(dtype).nmant):
             return None
     if 'fill_value' in eqn.params:
         eqn = eqn.replace(params={**eqn.params, 'fill_value': -1})

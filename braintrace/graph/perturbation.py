@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax import ClosedJaxpr, Var, eval_jaxpr, new_jaxpr, trace
+from .._jax import ClosedJaxpr, Var, eval_jaxpr, is_float, new_jaxpr, trace
 
 
 class PerturbationError(ValueError, AssertionError):
@@ -66,5 +66,7 @@ def perturb(program: ClosedJaxpr, outvars: Sequence[Var], paths: Sequence[tuple]
 
 
 def _plus(a: Var, b: Var, out: Var):
-    [add] = trace(lambda x, y: x + y, a, b).jaxpr.eqns
+    [add] = trace(lambda x, y: x + y if is_float(a) else jnp.copy(x), a, b).jaxpr.eqns
+    if not is_float(a):
+        return add.replace(invars=[a], outvars=[out])
     return add.replace(invars=[a, b], outvars=[out])

@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._jax import Atom, ClosedJaxpr, Var, eval_jaxpr, new_jaxpr, prune, source_line
+from .._jax import Atom, ClosedJaxpr, Var, eval_jaxpr, is_float, new_jaxpr, prune, source_line
 from ..ops.axes import RULES, Axes
 from ..step import Leaf, Step
 from .analysis import Analysis
 from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .groups import HiddenGroup
-from .influence import Dep
+from .influence import ZERO, Dep
 from .layout import MAX_MAPS, Maps, positions
 from .uses import Use
 
@@ -30,7 +30,7 @@ class HiddenParamOpRelation(NamedTuple):
     x_var: Var | None
     y_var: Var
     hidden_groups: list
-    y_to_hidden_group_jaxprs: list
+    y_to_hidden_group_jaxprs: Sequence
     connected_hidden_paths: list
     eqn_params: dict
     path_classification: dict = {}
@@ -176,12 +176,25 @@ class Origin:
             if v in seen:
                 continue
             seen.add(v)
-            if v in self._leaf:
+            if v in self._leaf and is_float(v):
                 found[v] = chain
-            elif v in self._made_by:
+            elif v in self._made_by and is_float(v) and self._made_by[v].primitive.name not in ZERO:
                 eqn = self._made_by[v]
                 todo += [(a, (eqn.primitive.name, *chain)) for a in eqn.invars if isinstance(a, Var)]
         return sorted(((*self._leaf[v], chain, v) for v, chain in found.items()), key=lambda item: item[0])
+
+
+class Tails(Sequence):
+    """The programs from y to the new states of each group, made when they are looked at."""
+
+    def __init__(self, found: Analysis, seed: int, y: Var, groups: Sequence[HiddenGroup]):
+        self._found, self._seed, self._y, self._groups = found, seed, y, groups
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __getitem__(self, i):
+        return [self[k] for k in range(len(self))[i]] if isinstance(i, slice) else self._found.along([self._seed], [self._y], self._groups[i].hidden_outvars)
 
 
 def _relation(found: Analysis, u: int, use: Use, leaves: list, groups: list[HiddenGroup], reach: Mapping[int, _Reach], states: Mapping,
@@ -191,7 +204,7 @@ def _relation(found: Analysis, u: int, use: Use, leaves: list, groups: list[Hidd
         key = str(leaf.key[-1]) if leaf.key else 'weight'
         keys.append(key if key not in keys else f'{key}_{len(keys)}')
     table = lambda column: dict(zip(keys, column, strict=True))
-    tails = [found.along([found.seed(u)], [use.y[0]], g.hidden_outvars) for g in groups]
+    tails = Tails(found, found.seed(u), use.y[0], groups)
     hit = [(p, o) for g in groups for p, o in zip(g.hidden_paths, g.hidden_outvars, strict=True) if found.seed(u) in found.dep(o).maps]
     return HiddenParamOpRelation(
         use.meets.primitive, use.x_var, use.y[0], groups, tails, [p for p, _ in hit], dict(use.meets.params),

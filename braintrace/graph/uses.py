@@ -16,7 +16,7 @@ from .._jax import ClosedJaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, sou
 from ..ops.axes import RULES, Axes, elementwise
 from ..step import Step
 from .canonical import DATA, flow, is_weight, seed_flags
-from .influence import ELEMENTWISE
+from .influence import ELEMENTWISE, is_elementwise
 from .layout import LAYOUT
 
 
@@ -54,17 +54,16 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
         f = flow(eqn, [flag(a) for a in eqn.invars])
         flags.update({v: f if is_float(v) else f & DATA for v in eqn.outvars})
         weights = [i for i, a in enumerate(eqn.invars) if is_weight(flag(a))]
-        if weights and f & DATA and eqn.primitive.name in (ELEMENTWISE | LAYOUT | {'custom_jvp_call', 'custom_vjp_call'}) - RULES.keys():
+        if weights and f & DATA and (eqn.primitive.name in (ELEMENTWISE | LAYOUT) - RULES.keys()
+                                     or eqn.primitive.name.startswith('custom_') and is_elementwise(eqn, weights)):
             shape = eqn.outvars[0].aval.shape if eqn.primitive.name not in LAYOUT else None
             for i in weights:
-                w = eqn.invars[i]
-                copy = trace(lambda a, s=shape: _as_used(a, s), w).jaxpr
-                [made] = copy.eqns
-                y = Var(copy.outvars[0].aval)
-                eqns.append(made.replace(invars=[w], outvars=[y], source_info=eqn.source_info))
+                made = _as_used(eqn.invars[i], shape, eqn)
+                [y] = made.outvars
+                eqns.append(made)
                 eqn = eqn.replace(invars=[y if j == i else a for j, a in enumerate(eqn.invars)])
-                flags[y] = flag(w)
-                uses.append(Use(eqns[-1], 0, y, (y,), elementwise(y.aval.ndim), eqn))
+                flags[y] = flag(made.invars[0])
+                uses.append(Use(made, 0, y, (y,), elementwise(y.aval.ndim), eqn))
         elif weights and f & DATA:
             rule = RULES.get(eqn.primitive.name)
             outs = tuple(v for v in eqn.outvars if is_float(v))
@@ -72,12 +71,21 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
                 axes = NotImplemented if rule is None else rule.axes(eqn, i)
                 uses.append(Use(eqn, i, eqn.invars[i], outs, None if axes is NotImplemented else axes, eqn))
         eqns.append(eqn)
-    closed = ClosedJaxpr(new_jaxpr(jaxpr.invars, jaxpr.outvars, eqns, jaxpr.constvars), step.jaxpr.consts)
+    results = list(jaxpr.outvars)
+    for k, v in enumerate(step.hidden_outs):
+        if is_weight(flag(v)):  # a new state made of weights alone
+            made = _as_used(v, None, eqns[-1])
+            eqns.append(made)
+            [results[k]] = made.outvars
+            uses.append(Use(made, 0, results[k], (results[k],), elementwise(v.aval.ndim), made))
+    closed = ClosedJaxpr(new_jaxpr(jaxpr.invars, results, eqns, jaxpr.constvars), step.jaxpr.consts)
     return Step(closed, step.params, step.hidden, step.other), tuple(uses)
 
 
-def _as_used(w, shape):
-    """The weight at the shape it is used in, as one equation."""
-    if shape is None or w.shape == shape:
-        return jnp.copy(w)
-    return lax.broadcast_in_dim(w, shape, range(len(shape)) if w.ndim else ())
+def _as_used(w: Var, shape: tuple[int, ...] | None, near: JaxprEqn) -> JaxprEqn:
+    """An equation that makes the weight at the shape it is used in."""
+    def f(a):
+        return jnp.copy(a) if shape is None or a.shape == shape else lax.broadcast_in_dim(a, shape, range(len(shape)) if a.ndim else ())
+
+    jaxpr = trace(f, w).jaxpr
+    return jaxpr.eqns[0].replace(invars=[w], outvars=[Var(jaxpr.outvars[0].aval)], source_info=near.source_info)

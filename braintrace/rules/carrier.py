@@ -64,7 +64,7 @@ class Several:
     """Different carriers for different relations."""
     parts: tuple[Carrier, ...]
 
-    def _each(self, traces: Traces | None) -> list[Traces | None]:
+    def _each(self, traces: Any) -> list[Any]:
         return [None if traces is None else {k: traces[k] for k in jax.eval_shape(p.init)} for p in self.parts]
 
     def init(self) -> Traces:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +27,7 @@ class Full:
 
     @property
     def _names(self) -> list[str]:
-        return [leaf.name for leaf in self.layout.graph.step.params]
+        return [f'{i}:{leaf.name}' for i, leaf in enumerate(self.layout.graph.step.params)]
 
     def init(self) -> Traces:
         state, params = self._leaves()

@@ -76,7 +76,7 @@ class PositionWise:
 
     def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Any:
         axes, f = self.layout.relations[s.feeds[0].relation].axes, s.feeds[0]
-        new = 0 if traces is None else jnp.einsum(f'SA{axes.y},A{axes.trace}->S{axes.trace}', f.at_y(Q0), traces[s.name].astype(Q0.dtype))
+        new: Any = 0 if traces is None else jnp.einsum(f'SA{axes.y},A{axes.trace}->S{axes.trace}', f.at_y(Q0), traces[s.name].astype(Q0.dtype))
         for f in s.feeds:
             axes = self.layout.relations[f.relation].axes
             q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit, f.at_y)[:, None]).sum(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -75,7 +76,7 @@ def _hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -
         wish = prefer(r.path) if callable(prefer) else prefer
         if wish not in (None, 'full', 'approx', 'adaptive'):
             raise ValueError(f"`prefer` must say 'full', 'approx' or 'adaptive', got {wish!r} for {r.path}.")
-        product = int(jnp.prod(jnp.array(r.trace_shape()))) if r.axes.x is not None else 0
+        product = math.prod(r.trace_shape()) if r.axes.x is not None else 0
         factors = (r.x_var.aval.size if r.x_var is not None else 0) + r.y_var.aval.size
         if wish == 'full' or (wish != 'approx' and product <= factors):
             full.add(i)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -57,25 +57,20 @@ def lay_out(graph: ETraceGraph) -> Layout:
     relations = tuple(graph.hidden_param_op_relations)
     units = {g.index: _units(graph, g, relations) for g in graph.hidden_groups if g.carried}
     slots: list[Slot] = []
+    home: dict[tuple, int] = {}
     for i, r in enumerate(relations):
         for g in r.hidden_groups:
             if g.index not in units:
                 continue
             for unit in r.maps[g.index]:
                 feed = Feed(i, unit, at_y(unit, units[g.index].shape))
-                shared = next((k for k, s in enumerate(slots) if _same(s, r, g.index, unit, relations)), None)
-                if shared is not None:
-                    s = slots[shared]
-                    slots[shared] = Slot(s.name, s.group, (*s.feeds, feed), s.shape, s.dtype)
+                alike = (r.w_var, r.axes.w, r.axes.y, g.index, unit.tobytes())  # these mean the same trace
+                k = home.setdefault(alike, len(slots))
+                if k < len(slots) and slots[k].feeds[-1].relation != i:
+                    slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
                 else:
                     slots.append(Slot(f'{len(slots)}:{r.name.split(":", 1)[1]}->{g.index}', g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
     return Layout(graph, relations, units, tuple(slots))
-
-
-def _same(s: Slot, r: HiddenParamOpRelation, group: int, unit: np.ndarray, relations: Sequence[HiddenParamOpRelation]) -> bool:
-    other = relations[s.feeds[0].relation]
-    return (s.group == group and other.w_var is r.w_var and other.axes.w == r.axes.w and other.axes.y == r.axes.y
-            and all(f.relation != relations.index(r) for f in s.feeds) and np.array_equal(s.feeds[0].unit, unit))
 
 
 def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation]) -> Units:

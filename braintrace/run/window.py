@@ -30,7 +30,8 @@ class Window:
             h, s, out = program.plain(params, *carry, x)
             return (h, s), (carry, out)
 
-        (self.hidden, self.other), ((self.before, self.before_other), self.outs) = jax.lax.scan(forward, (list(hidden), list(other)), list(inputs), length=length)
+        start = list(hidden), list(other)
+        (self.hidden, self.other), ((self.before, self.before_other), self.outs) = jax.lax.scan(forward, start, list(inputs), length=length)
 
     @property
     def layout(self) -> Layout:

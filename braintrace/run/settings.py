@@ -1,0 +1,84 @@
+"""What a user says about a run: the rule, its options, how sequences are cut and weighed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..graph.etrace_graph import ETraceGraph
+from ..rules.registry import Rule, find_rule
+from ..rules.slots import lay_out
+from .executor import Executor, bytes_per_step, pick_window
+from .program import Program
+
+BUDGET = 256 * 2 ** 20  # bytes that one block of steps may keep
+
+
+def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple[Rule, bool]:
+    """The rule behind a name or class, and whether its credit is single-step."""
+    found = rule if isinstance(rule, Rule) else getattr(rule, 'rule', None) if isinstance(rule, type) else find_rule(rule) if isinstance(rule, str) else None
+    if not isinstance(found, Rule):
+        raise TypeError(f'`algorithm` must be a name, a class of rules or a Rule, got {rule!r}.')
+    unknown = [k for k in options if k not in found.options]
+    if unknown:
+        raise TypeError(f'Rule {found.name!r} has no option `{unknown[0]}`. It takes {", ".join(found.options) or "none"}.')
+    method = vjp_method or found.vjp_method
+    if method not in ('single-step', 'multi-step'):
+        raise AssertionError(f"`vjp_method` must be 'single-step' or 'multi-step', got {method!r}.")
+    if found.vjp_method == 'multi-step' and method == 'single-step':
+        raise ValueError(f"Rule {found.name!r} takes its credit inside windows: `vjp_method` must be 'multi-step'.")
+    return found, method == 'single-step'
+
+
+def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None) -> Executor:
+    layout = lay_out(graph)
+    return Executor(Program(layout, graded), rule.make(layout, options), single_step)
+
+
+def window_length(window: Any, length: int, executor: Executor, whole: bool, budget: int = BUDGET) -> int:
+    """The number of steps in a block: as said, or as memory allows; `whole` makes 'auto' the whole sequence."""
+    if window == 'auto':
+        return length if whole else pick_window(length, bytes_per_step(executor.program), budget)
+    if isinstance(window, bool) or not isinstance(window, int):
+        raise TypeError(f"`window` must be a number of steps or 'auto', got {window!r}.")
+    if window < 1:
+        raise ValueError(f'`window` must be at least 1, got {window}.')
+    return min(window, length)
+
+
+def sequence_length(sequences: Sequence[Any]) -> int:
+    """The common first axis of all leaves."""
+    lengths = set()
+    for i, tree in enumerate(sequences):
+        leaves = jax.tree.leaves(tree)
+        if not leaves:
+            raise ValueError(f'Sequence {i} is empty: it has no array.')
+        for leaf in leaves:
+            if jnp.ndim(leaf) == 0:
+                raise ValueError(f'Sequence {i} has a scalar: every array needs time as its first axis.')
+            lengths.add(jnp.shape(leaf)[0])
+    if len(lengths) != 1:
+        raise ValueError(f'The sequences have different lengths {sorted(lengths)}: time is the first axis of every array.' if lengths
+                         else 'Give at least one sequence.')
+    [length] = lengths
+    if not length:
+        raise ValueError('The sequences have length 0.')
+    return length
+
+
+def weigh(mask: Any, loss_shape: tuple[int, ...], dtype: Any, reduction: str) -> tuple[Any, Any]:
+    """The weight of each loss in the objective, and the mask as it applies to the losses, for losses of shape (T,) or (T, batch)."""
+    if reduction not in ('mean', 'sum'):
+        raise ValueError(f"`reduction` must be 'mean' or 'sum', got {reduction!r}.")
+    if mask is None:
+        full = jnp.ones(loss_shape, dtype)
+    else:
+        mask = jnp.asarray(mask, dtype)
+        if mask.shape not in (loss_shape[:1], loss_shape):
+            also = f' or {loss_shape}' if len(loss_shape) > 1 else '; a mask by sample needs a step that returns one loss for each sample'
+            raise ValueError(f'`mask` has shape {mask.shape}, but the losses need {loss_shape[:1]}{also}.')
+        full = jnp.broadcast_to(mask.reshape(mask.shape + (1,) * (len(loss_shape) - mask.ndim)), loss_shape)
+    return (full / jnp.maximum(full.sum(), 1) if reduction == 'mean' else full), full
