@@ -9,6 +9,7 @@ __version__ = '1.0.0a1'
 __version_info__ = (1, 0, 0)
 
 _HOME = {
+    'algorithms': ['BPTT', 'D_RTRL', 'ES_D_RTRL', 'HybridDimVjpAlgorithm', 'IODimVjpAlgorithm', 'ParamDimVjpAlgorithm', 'RTRL', 'pp_prop'],
     'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
                  'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
                  'find_hidden_param_op_relations_from_module'],
@@ -21,8 +22,10 @@ _HOME = {
     'graph.groups': ['HiddenGroup'],
     'graph.perturbation': ['HiddenPerturbation'],
     'graph.relations': ['HiddenParamOpRelation'],
+    'learner': ['ETraceAlgorithm', 'ETraceVmap', 'EligibilityTrace'],
     'ops.marker': ['marked', 'untraced'],
     'report': ['CompilationReport'],
+    'run.data': ['MultiStepData', 'SingleStepData'],
     'run.pure': ['PureLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}

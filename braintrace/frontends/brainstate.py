@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import brainstate
 import jax
 import jax.tree_util as jtu
 
 from .._jax import ClosedJaxpr, Jaxpr, Var, eval_jaxpr, new_jaxpr
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step
+
+_double = jax.config.jax_enable_x64
+import brainstate  # noqa: E402
+
+if _double and not jax.config.jax_enable_x64:  # importing brainstate resets the precision; the user's choice stands
+    brainstate.environ.set(precision=64)
 
 
 class ModuleInfo(NamedTuple):
@@ -116,6 +121,17 @@ class ModuleInfo(NamedTuple):
         flat = self.flat_inputs(args, old_state_vals, kwargs)
         return self.unflatten(eval_jaxpr(self.jaxpr, self.closed_jaxpr.consts, *flat))
 
+    def read(self, role: str) -> list[Any]:
+        """The present leaves of the states of one role ('param', 'hidden', 'other'), in the order of the step."""
+        return [leaf for s in self.compiled_model_states if _role(s) == role for leaf in jax.tree.leaves(s.value)]
+
+    def write(self, role: str, leaves: Sequence[Any]) -> None:
+        """Put leaves back into the states of one role."""
+        rest = iter(leaves)
+        for s in self.compiled_model_states:
+            if _role(s) == role:
+                s.value = jax.tree.map(lambda _: next(rest), s.value)
+
     def dict(self) -> dict[str, Any]:
         return self._asdict()
 
@@ -124,9 +140,20 @@ def trace(model: Any, *args: Any, control_flow: Any = None, **kwargs: Any) -> tu
     """One step of a module as it is traced, and the paths of states that are not found in the module. The model is left as it was."""
     if not isinstance(model, brainstate.nn.Module):
         raise TypeError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
-    retrieved = dict(brainstate.graph.states(model).items())
-    if not any(isinstance(s, brainstate.HiddenState) for s in retrieved.values()):
-        _explain_missing_state(model, args, kwargs)
+    return trace_function(model, states_of(model), *args, control_flow=control_flow, **kwargs)
+
+
+def states_of(model: Any) -> dict[tuple, Any]:
+    """The states of a model by path."""
+    states = dict(brainstate.graph.states(model).items())
+    if not any(isinstance(s, brainstate.HiddenState) for s in states.values()):
+        raise CompilationError('`model` has no hidden state. If it is recurrent, its states are not initialised: call '
+                               '`brainstate.nn.init_all_states(model)` first. Otherwise there is nothing to trace.')
+    return states
+
+
+def trace_function(model: Any, retrieved: Mapping[tuple, Any], *args: Any, control_flow: Any = None, **kwargs: Any) -> tuple[ModuleInfo, list[tuple]]:
+    """The same for any function of states; `retrieved` names those that are known."""
     stateful = brainstate.transform.StatefulFunction(_watched(model, retrieved), return_only_write=False, name='step')
     with brainstate.check_state_value_tree():  # else a state whose unit changes keeps a tracer for ever
         closed = stateful.get_jaxpr(*args, **kwargs)
@@ -201,8 +228,3 @@ def _written_by(error: BaseException) -> Any:
         tb = tb.tb_next
     return found if 'tree structure' in str(error) else None
 
-
-def _explain_missing_state(model: Any, args: tuple, kwargs: dict) -> None:
-    message = ('`model` has no hidden state. If it is recurrent, its states are not initialised: call `brainstate.nn.init_all_states(model)` first. '
-               'Otherwise there is nothing to trace.')
-    raise CompilationError(message)

@@ -137,7 +137,8 @@ class Flat:
         guarded = alive is not None and f & DATA and any(is_weight(self.flag(a)) for a in ins)
         if guarded:
             whole = eqn.primitive.name in ELEMENTWISE
-            ins = [self._guard(alive, a, weight=whole) if is_float(a) and is_weight(self.flag(a)) == whole and self.flag(a) & (PARAM | DATA) else a for a in ins]
+            touched = lambda a: is_float(a) and self.flag(a) & (PARAM | DATA) and is_weight(self.flag(a)) == whole
+            ins = [self._guard(alive, a, weight=whole) if touched(a) else a for a in ins]
         outs: list[Atom] = [Var(v.aval) for v in eqn.outvars]
         self.flags.update({v: f if is_float(v) else f & DATA for v in outs})
         self.eqns.append(eqn.replace(invars=ins, outvars=outs))

@@ -24,7 +24,7 @@ from ..ops.axes import Axes
 Traces = dict[str, Any]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Credit:
     """Credit inside each step (`single-step`): of each relation's y, along all paths and along position-wise ones, and of the old hidden leaves."""
     y: list
@@ -32,7 +32,7 @@ class Credit:
     hidden: list
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Entry:
     """Credit that arrives at a window's entry (`multi-step`): of the hidden leaves and of the other float states; steps done before."""
     hidden: list
@@ -59,7 +59,7 @@ def weight_gradient(axes: Axes, x: Any, dy: Any) -> Any:
     return dy.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},Z{axes.y}->{axes.w}', x, dy)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Several:
     """Different carriers for different relations."""
     parts: tuple[Carrier, ...]

@@ -3,8 +3,8 @@
     ex_t = a_x ex_{t-1} + x_t                  ef_t = a_f D_t ef_{t-1} + (1 - a_f) df_t
     dw_t = ex_t (x) (s_t . ef_t) / (1 - a_f^(t+1))
 
-`s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition meets `ef_{t-1}`, the position-wise credit of y meets the rest.
-Same-step credit that reaches y in another way has no trace and enters with x_t.
+`s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition meets `ef_{t-1}`, the position-wise credit of y meets
+the rest. Same-step credit that reaches y in another way has no trace and enters with x_t.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .carrier import Contribution, Credit, Entry, Traces, weight_gradient
 from .slots import Feed, Layout, Slot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Factorised:
     """Input and output traces for these relations, with their decays."""
     layout: Layout
@@ -28,13 +28,15 @@ class Factorised:
     decay_f: float
 
     def _feeds(self) -> list[tuple[str, Slot, Feed]]:
-        return [(f'{s.name}#{k}' if k else s.name, s, f) for s in self.layout.slots for k, f in enumerate(s.feeds) if f.relation in self.chosen]
+        return [(f'{s.name}/{k}' if k else s.name, s, f) for s in self.layout.slots for k, f in enumerate(s.feeds) if f.relation in self.chosen]
 
     def _with_x(self) -> list[int]:
         return [r for r in sorted(self.chosen) if self.layout.relations[r].axes.x is not None]
 
     def _x_name(self, r: int) -> str:
-        return f'x:{self.layout.relations[r].name}'
+        name = lambda i: self.layout.relations[i].name.split(':', 1)[1]
+        again = sum(name(i) == name(r) for i in self._with_x() if i < r)
+        return f'x:{name(r)}#{again}' if again else f'x:{name(r)}'
 
     def init(self) -> Traces:
         traces: Traces = {}

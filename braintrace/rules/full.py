@@ -16,7 +16,7 @@ from .carrier import Contribution, Credit, Entry, Traces
 from .slots import Layout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Full:
     """dh/dtheta for every float element of the state and every parameter."""
     layout: Layout
@@ -49,7 +49,7 @@ class Full:
 
         def pull(unit):
             parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in zip(jnp.split(unit, cuts), state, strict=True)]
-            dp, dh, ds = window.pull(hidden=parts[:hidden], other=parts[hidden:])
+            dp, dh, ds, _ = window.pull(hidden=parts[:hidden], other=parts[hidden:])
             return jnp.concatenate([a.ravel() for a in (*dh, *ds)]), dp
 
         Phi, M = jax.vmap(pull)(jnp.eye(n, dtype=state[0].aval.dtype))

@@ -8,7 +8,7 @@ from .carrier import Contribution, Credit, Entry, Traces
 from .slots import Layout
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Nothing:
     """Nothing crosses the edge of a window."""
     layout: Layout

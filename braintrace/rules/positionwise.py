@@ -19,7 +19,7 @@ from .carrier import Contribution, Credit, Entry, Traces, weight_gradient
 from .slots import Layout, Slot
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PositionWise:
     """The position-wise part of J for these relations. `dtype` stores the traces in another precision."""
     layout: Layout

@@ -16,7 +16,7 @@ from ..graph.layout import positions
 from ..graph.relations import HiddenParamOpRelation
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Feed:
     """One relation's outputs into one group: `unit` is the map from an element of y to the unit it feeds, `at_y` moves values of units there."""
     relation: int
@@ -24,7 +24,7 @@ class Feed:
     at_y: Callable
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Slot:
     """One trace: a weight, the group it feeds, and the relations that use it in the same way and so share the trace."""
     name: str
@@ -34,7 +34,7 @@ class Slot:
     dtype: np.dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Units:
     """A hidden group as the carriers see it: the rows whose old value matters, and colours that keep units apart in a pull."""
     rows: tuple[Row, ...]
@@ -43,7 +43,7 @@ class Units:
     colours: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """The slots of a graph."""
     graph: ETraceGraph
@@ -69,8 +69,15 @@ def lay_out(graph: ETraceGraph) -> Layout:
                 if k < len(slots) and slots[k].feeds[-1].relation != i:
                     slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
                 else:
-                    slots.append(Slot(f'{len(slots)}:{r.name.split(":", 1)[1]}->{g.index}', g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
+                    slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
     return Layout(graph, relations, units, tuple(slots))
+
+
+def _name(r: HiddenParamOpRelation, g: HiddenGroup, slots: Sequence[Slot]) -> str:
+    """Weight and first hidden state, in the user's names: the same in every program that holds the model."""
+    name = f'{r.name.split(":", 1)[1]}->{".".join(map(str, g.hidden_paths[0]))}'
+    again = sum(s.name.split('#')[0] == name for s in slots)
+    return f'{name}#{again}' if again else name
 
 
 def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation]) -> Units:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
@@ -24,12 +25,17 @@ class Carried(NamedTuple):
     steps: Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Executor:
     """A program, the carrier of its influence, and how credit is taken: `single_step` is the classical rule, otherwise credit is exact inside a window."""
     program: Program
     carrier: Carrier
     single_step: bool
+
+    @cached_property
+    def shapes(self) -> dict:
+        """The shapes of the traces."""
+        return jax.eval_shape(self.carrier.init)
 
     def start(self, hidden: Sequence[Any], other: Sequence[Any]) -> Carried:
         return Carried(list(hidden), list(other), self.carrier.init(), jnp.zeros((), jnp.int32))
@@ -53,24 +59,52 @@ class Executor:
             return (carried, (gp, gw)), outs
 
         (carried, (gp, gw)), outs = in_blocks(block, (carried, zero), (list(inputs), list(cotangents)), length, window)
-        _, pull = jax.vjp(lambda p: self.program.layout.graph.weights(p), list(params))
-        [through] = pull(gw)
-        return [a + b for a, b in zip(gp, through, strict=True)], outs, carried
+        return [a + b for a, b in zip(gp, self.to_params(params, gw), strict=True)], outs, carried
+
+    def call(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], length: int) -> tuple[list, Carried]:
+        """One window as a differentiable function of parameters and inputs, for use inside somebody's own gradient.
+
+        Its past is a constant: the traces speak for it. So a loop of calls gives the sum of their online gradients, never a double count.
+        """
+        def forward(params, carried, inputs):
+            w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
+            return w.outs, Carried(w.hidden, w.other, self.carrier.advance(carried.traces, w), carried.steps + length)
+
+        def backward(kept, cotangents):
+            (params, carried, inputs), (outs, after) = kept, cotangents
+            w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
+            at_end = [jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h) if jnp.issubdtype(h.dtype, jnp.inexact) else h for h in after.hidden]
+            found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), alone=False, keep=False)
+            gw = [found.weights.get(r, jnp.zeros(x.w_var.aval.shape, x.w_var.aval.dtype)) for r, x in enumerate(self.program.layout.relations)]
+            gp = [a + b for a, b in zip(found.params or (), self.to_params(params, gw), strict=True)]
+            return gp, None, [dx.get(i) for i in range(len(inputs))]
+
+        f = jax.custom_vjp(forward)
+        f.defvjp(lambda *a: (forward(*a), a), backward)
+        return f(list(params), carried, list(inputs))
 
     def _block(self, params: Sequence[Any], carried: Carried, inputs: list, cotangents: list, alone: bool) -> tuple[Carried, Contribution, list]:
-        length = len(cotangents[0])
-        w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
+        w = Window(self.program, params, carried.hidden, carried.other, inputs, len(cotangents[0]))
+        found, traces, _ = self.credit(w, carried, cotangents, alone=alone, keep=not alone)
+        return Carried(w.hidden, w.other, carried.traces if traces is None else traces, carried.steps + w.length), found, w.outs
+
+    def credit(self, w: Window, carried: Carried, cotangents: Sequence[Any], *, alone: bool, keep: bool) -> tuple[Contribution, dict | None, dict[int, Any]]:
+        """What a window adds to the gradient, its traces if they are to be kept, and the credit of its inputs. `alone`: nothing came before."""
         if self.single_step:
-            gp, y, hidden = w.same_step(cotangents)
-            found, traces = self.carrier.block(None if alone else carried.traces, w, Credit(y, lambda: w.direct(cotangents), hidden), carried.steps, not alone)
+            gp, y, hidden, inputs = w.same_step(cotangents)
+            found, traces = self.carrier.block(None if alone else carried.traces, w, Credit(y, lambda: w.direct(cotangents), hidden), carried.steps, keep)
         else:
-            gp, hidden, other = w.pull(outs=cotangents)
+            gp, hidden, other, inputs = w.pull(outs=cotangents)
             found = self.carrier.read(carried.traces, Entry(hidden, other, carried.steps)) if not alone else Contribution()
-            traces = self.carrier.advance(carried.traces, w) if not alone else None
+            traces = self.carrier.advance(carried.traces, w) if keep else None
         if found.params is not None:
             gp = [a + b for a, b in zip(gp, found.params, strict=True)]
-        found = Contribution(found.weights, gp)
-        return Carried(w.hidden, w.other, carried.traces if traces is None else traces, carried.steps + length), found, w.outs
+        return Contribution(found.weights, gp), traces, inputs
+
+    def to_params(self, params: Sequence[Any], weights: Sequence[Any]) -> list:
+        """Gradients of the weights, as their ops take them, to gradients of the parameters."""
+        _, pull = jax.vjp(lambda p: self.program.layout.graph.weights(p), list(params))
+        return pull(list(weights))[0]
 
     def evolve(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], length: int, window: int) -> tuple[list, Carried]:
         """Outputs and what is carried on, without a gradient."""

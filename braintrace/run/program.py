@@ -20,12 +20,13 @@ Values = Sequence[Any]
 class Program:
     """The flat program of a graph, ready to be evaluated step by step or over a whole block of steps."""
 
-    def __init__(self, layout: Layout, graded: Sequence[int] | None = None):
+    def __init__(self, layout: Layout, graded: Sequence[int] | None = None, hidden: bool = False):
         self.layout = layout
         self.step = layout.graph.step
         self.found = layout.graph.found
         self._hidden = set(self.step.hidden_outs)
         self._graded = [i for i, a in enumerate(self.step.outs) if is_float(a)] if graded is None else list(graded)
+        self._graded_hidden = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)] if hidden else []
         self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
 
     def plain(self, params: Values, hidden: Values, other: Values, inputs: Values) -> tuple[list, list, list]:
@@ -73,8 +74,9 @@ class Program:
                 pw.update(zip(eqn.outvars, followed, strict=True))
                 if join:
                     cut.update({v: pw.pop(v) for v in eqn.outvars if v in self._hidden})
-        return [pw.get(v, of_cut(v)) for v in step.hidden_outs], self.graded([of_cut(a) for a in step.outs]), xs
+        new = [pw[v] if v in pw else of_cut(v) for v in step.hidden_outs]
+        return new, self.graded([of_cut(a) for a in step.outs], new), xs
 
-    def graded(self, outs: Sequence[Any]) -> list[Any]:
-        """The outputs that credit comes from."""
-        return [outs[i] for i in self._graded]
+    def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
+        """What credit comes from: outputs, and new hidden states where they may be read directly."""
+        return [*[outs[i] for i in self._graded], *[hidden[i] for i in self._graded_hidden]]

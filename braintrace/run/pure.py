@@ -143,7 +143,7 @@ class PureLearner:
 
     @staticmethod
     def _unpack(executor: Executor, carry: Carry) -> Carried:
-        wanted = jax.eval_shape(executor.carrier.init)
+        wanted = executor.shapes
         if {k: (v.shape, v.dtype) for k, v in wanted.items()} != {k: (v.shape, v.dtype) for k, v in carry.traces.items()}:
             raise ValueError('`carry` holds traces of another model, rule or batch size. Make a new one with `init(params, state)`.')
         leaves = jax.tree.leaves(carry.state)

@@ -33,9 +33,9 @@ def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple
     return found, method == 'single-step'
 
 
-def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None) -> Executor:
+def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None, hidden: bool = False) -> Executor:
     layout = lay_out(graph)
-    return Executor(Program(layout, graded), rule.make(layout, options), single_step)
+    return Executor(Program(layout, graded, hidden), rule.make(layout, options), single_step)
 
 
 def window_length(window: Any, length: int, executor: Executor, whole: bool, budget: int = BUDGET) -> int:

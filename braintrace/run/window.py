@@ -45,16 +45,18 @@ class Window:
 
     # ---- the classical rules: credit of each step inside that step ----
 
-    def same_step(self, cotangents: Sequence[Any]) -> tuple[list, list, list]:
-        """Credit of each step's outputs inside that step: of the parameters, of each relation's y, of the old hidden state along its own transition.
+    def same_step(self, cotangents: Sequence[Any]) -> tuple[list, list, list, dict[int, Any]]:
+        """Credit of each step inside that step: of the parameters, of each relation's y, of the old hidden state along its own transition, of the inputs.
 
         The weights of relations are constants here: their gradient is made from the credit of y.
         """
-        def outputs(params, everywhere, moving):
-            run = lambda h, s, x, e, m: self.program.dual(params, h, s, x, moving=m, everywhere=e)[1:]
-            return self._over_time(run)(everywhere, moving)
+        floats = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
-        _, pull, xs = jax.vjp(outputs, list(self.params), self._zeros(), list(self.before), has_aux=True)
+        def outputs(params, everywhere, moving, inputs):
+            run = lambda h, s, x, e, m, mine: self.program.dual(params, h, s, [mine.get(i, v) for i, v in enumerate(x)], moving=m, everywhere=e)[1:]
+            return self._over_time(run)(everywhere, moving, inputs)
+
+        _, pull, xs = jax.vjp(outputs, list(self.params), self._zeros(), list(self.before), floats, has_aux=True)
         self.__dict__['operands'] = xs
         return pull(list(cotangents))
 
@@ -119,26 +121,26 @@ class Window:
 
     @cached_property
     def _reverse(self):
-        """Outputs and exit state of the window as a function of parameters, entry state and a change of each relation's y, and its pull-back."""
+        """Graded outputs and exit state of the window as a function of parameters, entry state and inputs, and its pull-back."""
         hidden, other = self.entry
-        floats = [is_float(v) for v in self.program.step.other_vars]
-        fixed = [None if f else o for f, o in zip(floats, other, strict=True)]
+        floats = {i: o for i, o in enumerate(other) if is_float(self.program.step.other_vars[i])}
+        inputs = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
-        def run(params, hidden, moving):
-            rest = iter(moving)
-            start = [next(rest) if f else o for f, o in zip(floats, fixed, strict=True)]
-
+        def run(params, hidden, moving, inputs):
             def forward(carry, x):
                 h, s, out = self.program.plain(params, *carry, x)
-                return (h, s), out
+                return (h, s), self.program.graded(out, h)
 
-            (h, s), outs = jax.lax.scan(forward, (list(hidden), start), list(self.inputs), length=self.length)
-            return self.program.graded(outs), h, [v for v, f in zip(s, floats, strict=True) if f]
+            xs = [inputs.get(i, x) for i, x in enumerate(self.inputs)]
+            (h, s), outs = jax.lax.scan(forward, (list(hidden), [moving.get(i, o) for i, o in enumerate(other)]), xs, length=self.length)
+            return outs, h, [s[i] for i in floats]
 
-        return jax.vjp(run, list(self.params), list(hidden), [o for o, f in zip(other, floats, strict=True) if f])
+        return jax.vjp(run, list(self.params), list(hidden), floats, inputs)
 
-    def pull(self, outs: Sequence[Any] | None = None, hidden: Sequence[Any] | None = None, other: Sequence[Any] | None = None) -> tuple[list, list, list]:
-        """Cotangents of outputs and exit state to cotangents of parameters, entry hidden state and entry float state of other kinds."""
+    def pull(self, outs: Sequence[Any] | None = None, hidden: Sequence[Any] | None = None, other: Sequence[Any] | None = None
+             ) -> tuple[list, list, list, dict[int, Any]]:
+        """Cotangents of graded outputs and exit state to those of parameters, entry hidden state, entry float state of other kinds, inputs."""
         shapes, pull = self._reverse
         given = [jax.tree.map(jnp.zeros_like, shape) if ct is None else list(ct) for ct, shape in zip((outs, hidden, other), shapes, strict=True)]
-        return pull(tuple(given))
+        dp, dh, ds, dx = pull(tuple(given))
+        return dp, dh, list(ds.values()), dx

@@ -1,0 +1,94 @@
+"""The learning rules as learners of brainstate models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .learner import ETraceAlgorithm
+from .rules.registry import BY_NAME, decays, find_rule
+
+
+class BPTT(ETraceAlgorithm):
+    """Backpropagation through time inside each window, and nothing across its edge: BPTT when the window is the sequence, truncated otherwise."""
+    rule = BY_NAME['bptt']
+
+
+class RTRL(ETraceAlgorithm):
+    """Real-time recurrent learning: the whole influence `J_b = Phi J_a + M`. Exact for any model and any window; memory states x parameters."""
+    rule = BY_NAME['rtrl']
+
+
+class ParamDimVjpAlgorithm(ETraceAlgorithm):
+    """D-RTRL: each weight remembers the unit it feeds, `e <- D e + x (x) df`. Exact where the recurrence is position-wise in one layer.
+
+    Args:
+        trace_dtype: the precision the traces are stored in.
+        fast_solve, chunked_trace, snap_max_jacobian_elements: accepted for old code; there is one way, and it is the fast one.
+    """
+    rule = BY_NAME['d_rtrl']
+
+    def __init__(self, model: Any, name: str | None = None, vjp_method: str = 'single-step', fast_solve: bool = True, trace_dtype: Any = None,
+                 chunked_trace: bool = True, control_flow: Any = None, snap_max_jacobian_elements: int = 16777216, **more: Any):
+        super().__init__(model, name, vjp_method, control_flow, trace_dtype=trace_dtype, **more)
+
+    @property
+    def etrace_bwg(self) -> dict:
+        return self.etrace
+
+
+class IODimVjpAlgorithm(ETraceAlgorithm):
+    """pp-prop (ES-D-RTRL): an input trace times an output trace, memory in + out instead of in x out.
+
+    Args:
+        decay_or_rank: a decay in [0, 1), a rank r >= 1 for the decay (r-1)/(r+1), or a pair (input side, output side).
+    """
+    rule = BY_NAME['pp_prop']
+
+    def __init__(self, model: Any, decay_or_rank: Any, name: str | None = None, vjp_method: str = 'single-step', fast_solve: bool = True,
+                 control_flow: Any = None, **more: Any):
+        super().__init__(model, name, vjp_method, control_flow, decay_or_rank=decay_or_rank, **more)
+        self.decay_x, self.decay_f = decays(decay_or_rank)
+
+    @property
+    def decay(self) -> float:
+        if self.decay_x != self.decay_f:
+            raise AttributeError('`decay`: the two sides differ, see `decay_x` and `decay_f`.')
+        return self.decay_x
+
+    @property
+    def etrace_xs(self) -> dict:
+        return {k: v for k, v in self.etrace.items() if k.startswith('x:')}
+
+    @property
+    def etrace_dfs(self) -> dict:
+        return {k: v for k, v in self.etrace.items() if not k.startswith('x:')}
+
+
+class HybridDimVjpAlgorithm(ETraceAlgorithm):
+    """For each weight the cheaper of D-RTRL and pp-prop by memory, or as `prefer(path)` says: 'full', 'approx' or 'adaptive'."""
+    rule = BY_NAME['hybrid']
+
+    def __init__(self, model: Any, decay_or_rank: Any, name: str | None = None, vjp_method: str = 'single-step', control_flow: Any = None,
+                 prefer: Any = None, **more: Any):
+        super().__init__(model, name, vjp_method, control_flow, decay_or_rank=decay_or_rank, prefer=prefer, **more)
+
+
+class D_RTRL(ParamDimVjpAlgorithm):
+    __doc__ = ParamDimVjpAlgorithm.__doc__
+
+
+class pp_prop(IODimVjpAlgorithm):
+    __doc__ = IODimVjpAlgorithm.__doc__
+
+
+ES_D_RTRL = pp_prop
+_CLASSES = {'bptt': BPTT, 'rtrl': RTRL, 'd_rtrl': D_RTRL, 'pp_prop': pp_prop, 'hybrid': HybridDimVjpAlgorithm}
+
+
+def find_algorithm(algorithm: Any) -> type[ETraceAlgorithm]:
+    """The learner class behind a name or a class."""
+    if isinstance(algorithm, str):
+        return _CLASSES[find_rule(algorithm).name]
+    if isinstance(algorithm, type) and issubclass(algorithm, ETraceAlgorithm):
+        return algorithm
+    raise TypeError(f'`algorithm` must be a name or a subclass of ETraceAlgorithm, got {algorithm!r}.')

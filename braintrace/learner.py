@@ -1,0 +1,458 @@
+"""The stateful shell: a learner for brainstate models, itself a brainstate module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .frontends import brainstate as frontend
+from .frontends.brainstate import ModuleInfo
+from .graph.canonical import ControlFlowPolicy
+from .graph.diagnostics import Diagnostics, emit
+from .graph.etrace_graph import ETraceGraph, assemble, prepare
+from .report import CompilationReport
+from .rules.registry import Rule
+from .run.data import MultiStepData, SingleStepData, first_step
+from .run.executor import Carried, Executor
+from .run.settings import BUDGET, executor_of, resolve, sequence_length, weigh, window_length
+
+brainstate: Any = frontend.brainstate
+
+
+class EligibilityTrace(brainstate.ShortTermState):  # type: ignore[misc]
+    """The influence of a weight on the present, carried on from step to step."""
+
+
+class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
+    """A learner: call it like the model, differentiate it like the model, and the gradient is the online one.
+
+    Args:
+        model: a `brainstate.nn.Module`.
+        name: of the module.
+        vjp_method: 'single-step', the classical rule, or 'multi-step', exact credit inside each call's window.
+        control_flow: what to do with control flow inside a step.
+        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's path.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        options: of the rule.
+    """
+    rule: Rule
+
+    def __init__(self, model: Any, name: str | None = None, vjp_method: str | None = None, control_flow: ControlFlowPolicy | None = None, trace: Any = 'all',
+                 memory_budget: int = BUDGET, **options: Any):
+        super().__init__(name=name)
+        if not isinstance(model, brainstate.nn.Module):
+            raise TypeError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
+        _, self._single_step = resolve(self.rule, vjp_method, options)
+        self.model4compile = model
+        self._step_of: Callable = lambda *a: model(*a)
+        self.running_index = brainstate.LongTermState(jnp.zeros((), jnp.int32))
+        self.etrace: dict[str, EligibilityTrace] = {}
+        self._policy, self._trace, self._budget, self._options = control_flow or ControlFlowPolicy(), trace, memory_budget, options
+        self._compiled: tuple[ModuleInfo, Executor] | None = None
+        self._jitted: dict[Any, Any] = {}
+        self._calls: list | None = None
+        self._owners: list[tuple[Any, Any, Any]] = []
+        self._compiled_for: Any = None
+
+    # ---- what was compiled ----
+
+    @property
+    def is_compiled(self) -> bool:
+        return self._compiled is not None
+
+    @property
+    def graph(self) -> ETraceGraph:
+        if self._compiled is None:
+            raise ValueError('The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make it with `braintrace.compile`.')
+        return self._compiled[1].program.layout.graph
+
+    @property
+    def report(self) -> CompilationReport:
+        if self._compiled is None:
+            raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
+        return CompilationReport(self.graph)
+
+    def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
+        """Print the report, or return it."""
+        text = CompilationReport(self.graph).to_str(2)
+        if verbose:
+            print(text)
+        return text if return_msg else None
+
+    @property
+    def path_to_states(self) -> dict[tuple, Any]:
+        return dict(brainstate.graph.states(self.model4compile).items())
+
+    @property
+    def state_id_to_path(self) -> dict[int, tuple]:
+        return {id(s): p for p, s in self.path_to_states.items()}
+
+    def _of_role(self, role: str) -> dict[tuple, Any]:
+        return {p: s for p, s in self.path_to_states.items() if frontend._role(s) == role}
+
+    @property
+    def param_states(self) -> dict[tuple, Any]:
+        return self._of_role('param')
+
+    @property
+    def hidden_states(self) -> dict[tuple, Any]:
+        return self._of_role('hidden')
+
+    @property
+    def other_states(self) -> dict[tuple, Any]:
+        return self._of_role('other')
+
+    def compile_graph(self, *args: Any) -> None:
+        """Compile the model for inputs like these; nothing happens if it is compiled for them already."""
+        if self._compiled is None or self._shapes(first_step(args)) != self._compiled_for:
+            self._compile(first_step(args))
+
+    def _shapes(self, inputs: tuple) -> Any:
+        """All that a compiled program depends on: the shapes of inputs and states, and that the states are the ones it was made for."""
+        if any(_held(owner, key) is not s for owner, key, s in self._owners):
+            self._owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
+        leaves, tree = jax.tree.flatten((inputs, [s.value for _, _, s in self._owners]))
+        return tree, tuple([(a.shape, a.dtype) if hasattr(a, 'dtype') else (jnp.shape(a), jnp.result_type(a)) for a in leaves]), tuple(
+            [id(s) for _, _, s in self._owners])
+
+    def _compile(self, inputs: tuple) -> None:
+        self._owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
+        shapes = self._shapes(inputs)
+        info, executor = self._build(self._step_of, inputs, None, True)
+        emit(executor.program.layout.graph.diagnostics, stacklevel=4)
+        self._compiled, self._compiled_for, self._jitted = (info, executor), shapes, {}
+        self.init_etrace_state()
+
+    def _build(self, f: Callable, inputs: tuple, graded: Any, hidden: bool) -> tuple[ModuleInfo, Executor]:
+        info, _ = frontend.trace_function(f, frontend.states_of(self.model4compile), *inputs, control_flow=self._policy)
+        diagnostics = Diagnostics()
+        found = prepare(info.step, self._policy, diagnostics, self._trace)
+        info = info.with_step(found.step, found.uses)
+        graph = assemble(found, diagnostics, module_info=info, states=info.states, perturbed=False, traced=self._trace)
+        return info, executor_of(graph, self.rule, self._single_step, self._options, graded, hidden)
+
+    # ---- traces ----
+
+    def init_etrace_state(self, *args: Any) -> None:
+        """Zero traces for the compiled model."""
+        _, executor = self._ready()
+        fresh = executor.carrier.init()
+        self.etrace = {name: EligibilityTrace(value) for name, value in fresh.items()}
+        self.running_index.value = jnp.zeros((), jnp.int32)
+
+    def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
+        """Forget: zero traces, and the count of steps. A new batch size takes effect with the model's own states, at the next call."""
+        for state in self.etrace.values():
+            state.value = jnp.zeros_like(state.value)
+        self.running_index.value = jnp.zeros((), jnp.int32)
+
+    def get_etrace_of(self, weight: Any) -> dict[str, jax.Array]:
+        """The traces of a parameter, given as its state or its path, by name."""
+        _, executor = self._ready()
+        path = next((p for p, s in self.param_states.items() if s is weight), weight)
+        path = (path,) if isinstance(path, str) else tuple(path) if isinstance(path, list | tuple) else path
+        layout = executor.program.layout
+        mine = {s.name for s in layout.slots if any(path == p for f in s.feeds for p in layout.relations[f.relation].trainable_paths.values())}
+        found = {name: state.value for name, state in self.etrace.items() if name.split('/')[0].removeprefix('x:') in mine or name.split('/')[0] in mine}
+        if not found:
+            raise ValueError(f'{path} has no trace. The report (`learner.report.show()`) says why.')
+        return found
+
+    def _ready(self) -> tuple[ModuleInfo, Executor]:
+        if self._compiled is None:
+            raise ValueError('The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make it with `braintrace.compile`.')
+        return self._compiled
+
+    def _take(self, info: ModuleInfo, executor: Executor) -> tuple[list, Carried]:
+        wanted = executor.shapes
+        traces = {}
+        for name, like in wanted.items():
+            kept = self.etrace.get(name)
+            value = None if kept is None else kept.value
+            fits = value is not None and value.shape == like.shape and value.dtype == like.dtype
+            traces[name] = value if fits else jnp.zeros(like.shape, like.dtype)
+        return info.read('param'), Carried(info.read('hidden'), info.read('other'), traces, self.running_index.value)
+
+    def _give(self, info: ModuleInfo, carried: Carried, traces: bool = True) -> None:
+        info.write('hidden', carried.hidden)
+        info.write('other', carried.other)
+        if traces:
+            for name, value in carried.traces.items():
+                if name in self.etrace:
+                    self.etrace[name].value = value
+                else:
+                    self.etrace[name] = EligibilityTrace(value)
+            self.running_index.value = carried.steps
+
+    # ---- one call ----
+
+    def update(self, *args: Any) -> Any:
+        """One step, or a window of steps given as `MultiStepData`."""
+        if self._calls is not None:
+            return self._in_the_open(args)
+        self._ready()
+        if self._shapes(first_step(args)) != self._compiled_for:
+            self._compile(first_step(args))
+        info, executor = self._ready()
+        several = [x.data for x in args if isinstance(x, MultiStepData)]
+        length = sequence_length(several) if several else 1
+        inputs = [leaf for x in args for leaf in self._over_steps(x, length)]
+        params, carried = self._take(info, executor)
+        if length not in self._jitted:
+            self._jitted[length] = jax.jit(lambda p, c, x: executor.call(p, c, x, length))
+        outs, carried = self._jitted[length](params, carried, inputs)
+        self._give(info, carried)
+        return info.out_tree.unflatten(outs if several else [a[0] for a in outs])
+
+    @staticmethod
+    def _over_steps(x: Any, length: int) -> list:
+        if isinstance(x, MultiStepData):
+            return [jnp.asarray(a) for a in jax.tree.leaves(x.data)]
+        return [jnp.broadcast_to(jnp.asarray(a), (length, *jnp.shape(a))) for a in jax.tree.leaves(x.data if isinstance(x, SingleStepData) else x)]
+
+    def _in_the_open(self, args: tuple) -> Any:
+        """Inside a driver the model itself runs in the learner's place: the driver compiles the whole step."""
+        assert self._calls is not None
+        self._calls.append(1)
+        if any(isinstance(x, MultiStepData) for x in args):
+            raise TypeError('`step_fn` gets one step at a time: call the learner on plain data, or pass `chunk_size` to drive it with MultiStepData.')
+        return self._step_of(*first_step(args))
+
+    # ---- sequences ----
+
+    def etrace_grad(self, *sequences: Any, step_fn: Callable, mask: Any = None, chunk_size: int | None = None, weights: Mapping | None = None,
+                    reduction: str = 'mean', loss_output: str = 'per_step', has_aux: bool = False, return_value: bool = False, window: Any = 'auto',
+                    fresh: bool = False) -> Any:
+        """Online gradient of a loss over a sequence.
+
+        Args:
+            sequences: pytrees with time as first axis.
+            step_fn: `step_fn(*slices) -> loss`, or `(loss, aux)`; it calls the learner once. The loss is a scalar, or one for each sample.
+            mask: weights of the losses, `(T,)` or `(T, batch)`.
+            chunk_size: give `step_fn` slices of that many steps, to be wrapped in `MultiStepData`; it returns a loss for each step.
+            weights: the parameter states to differentiate, by any keys; all of the model's by default.
+            reduction: 'mean' or 'sum'.
+            loss_output: 'per_step', 'masked' or 'scalar'.
+            has_aux: `step_fn` returns `(loss, aux)`.
+            return_value: also return the losses.
+            window: steps in a block, or 'auto'. With single-step credit the result does not depend on it.
+            fresh: the sequence stands alone: it starts from zero traces and leaves none behind.
+
+        Returns:
+            `grads`, `(grads, losses)`, `(grads, aux)` or `(grads, losses, aux)`.
+        """
+        self._ready()
+        wrapped = lambda x: isinstance(x, SingleStepData | MultiStepData)
+        if any(map(wrapped, jax.tree.leaves(sequences, is_leaf=wrapped))):
+            raise TypeError('`etrace_grad` takes plain sequences: wrap the data inside `step_fn`.')
+        if loss_output not in ('per_step', 'masked', 'scalar'):
+            raise ValueError(f"`loss_output` must be 'per_step', 'masked' or 'scalar', got {loss_output!r}.")
+        length = sequence_length(sequences)
+        weights = self.param_states if weights is None else weights
+        if chunk_size is not None and not (chunk_size == 1 and not isinstance(chunk_size, bool)):
+            grads, losses, aux = self._by_chunks(sequences, length, step_fn, mask, chunk_size, weights, reduction, has_aux)
+        else:
+            grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh)
+        weight, full = weigh(mask, losses.shape, losses.dtype, reduction)
+        value = losses if loss_output == 'per_step' else losses * full if loss_output == 'masked' else (losses * weight).sum()
+        found = (grads, *([value] if return_value else []), *([aux] if has_aux else []))
+        return found if len(found) > 1 else grads
+
+    def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh):
+        info, executor, tree = self._driver(step_fn, tuple(jax.tree.map(lambda a: a[0], sequences)), has_aux)
+        loss = executor.program.step.outs[0]
+        params, carried = self._take(info, executor)
+        steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
+
+        def run(params, carried, inputs, mask):
+            weight, _ = weigh(mask, (length, *loss.aval.shape), loss.aval.dtype, reduction)
+            return executor.grad(params, carried, inputs, [weight], length, steps, fresh)
+
+        key = executor, length, steps, reduction, fresh
+        if key not in self._jitted:
+            self._jitted[key] = jax.jit(run)
+        inputs = [jnp.asarray(a) for a in jax.tree.leaves(sequences)]
+        grads, outs, after = self._jitted[key](params, carried, inputs, mask)
+        self._give(info, after, traces=not fresh)
+        return self._by_weight(info, grads, weights), outs[0], tree.unflatten(outs)[1] if has_aux else None
+
+    def _by_weight(self, info: ModuleInfo, grads: list, weights: Mapping) -> dict:
+        rest = iter(grads)
+        of = {id(s): jax.tree.map(lambda _: next(rest), s.value) for s in info.compiled_model_states if frontend._role(s) == 'param'}
+        return {k: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, s.value) for k, s in weights.items()}
+
+    def _driver(self, step_fn: Callable, slices: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
+        """The program of one step of the user's function, loss included, for slices like these."""
+        key = _identity(step_fn), self._shapes(slices), has_aux
+        if key not in self._jitted:
+            calls: list = []
+            self._calls = calls
+            try:
+                info, executor = self._build(lambda *a: self._one_loss(step_fn(*a), has_aux), slices, (0,), False)
+            finally:
+                self._calls = None
+            if len(calls) != 1:
+                raise ValueError(f'`step_fn` must call the learner once in each step, it did so {len(calls)} times.')
+            made = info, executor, info.out_tree
+            if any(isinstance(c, jax.core.Tracer) for c in executor.program.step.jaxpr.consts):
+                return made  # it belongs to the surrounding trace and must not outlive it
+            self._jitted[key] = made
+        return self._jitted[key]
+
+    @staticmethod
+    def _one_loss(result: Any, has_aux: bool) -> Any:
+        loss, aux = result if has_aux else (result, None)
+        if jnp.ndim(loss) > 1:
+            raise ValueError(f'`step_fn` must return a scalar loss, or one for each sample, got shape {jnp.shape(loss)}.')
+        return loss, aux
+
+    def _by_chunks(self, sequences, length, step_fn, mask, chunk, weights, reduction, has_aux):
+        if isinstance(chunk, bool) or not isinstance(chunk, int):
+            raise TypeError(f'`chunk_size` must be an int, got {chunk!r}.')
+        if chunk < 1 or length % chunk:
+            raise ValueError(f'`chunk_size` must be at least 1 and divide the length {length}, got {chunk}.')
+        if self._single_step:
+            raise ValueError("`chunk_size` needs a learner with vjp_method='multi-step'. For blocks of the classical rule use `window`.")
+        weight, _ = weigh(mask, (length,), jnp.result_type(float), reduction)
+        cut = jax.tree.map(lambda a: jnp.reshape(a, (length // chunk, chunk, *jnp.shape(a)[1:])), (sequences, weight))
+
+        def one(_, slices):
+            data, weight = slices
+
+            def objective():
+                losses, aux = self._losses(step_fn(*data), has_aux, chunk)
+                return (losses * weight).sum(), (losses, aux)
+
+            grads, extra = brainstate.transform.grad(objective, weights, has_aux=True)()
+            return _, (grads, extra)
+
+        _, (grads, (losses, aux)) = brainstate.transform.scan(one, jnp.zeros(()), cut)
+        flat = lambda a: a.reshape(length, *a.shape[2:])
+        return jax.tree.map(lambda g: g.sum(0), grads), flat(losses), aux
+
+    @staticmethod
+    def _losses(result: Any, has_aux: bool, chunk: int) -> Any:
+        losses, aux = result if has_aux else (result, jnp.zeros(()))
+        if jnp.shape(losses) != (chunk,):
+            raise ValueError(f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape ({chunk},), got {jnp.shape(losses)}.')
+        return losses, aux
+
+    def etrace_evolve(self, *sequences: Any, step_fn: Callable | None = None, chunk_size: int | None = None, return_outputs: bool = False,
+                      window: Any = 'auto') -> Any:
+        """Run over a sequence without a loss: states and traces go on. Gives None, or the stacked outputs."""
+        self._ready()
+        length = sequence_length(sequences)
+        f = step_fn if step_fn is not None else lambda *a: self(*a)
+        info, executor, tree = self._evolver(f, tuple(jax.tree.map(lambda a: a[0], sequences)))
+        steps = window_length(window if chunk_size is None else chunk_size, length, executor, False, self._budget)
+        params, carried = self._take(info, executor)
+        key = 'evolve', executor, length, steps
+        if key not in self._jitted:
+            self._jitted[key] = jax.jit(lambda p, c, x: executor.evolve(p, c, x, length, steps))
+        outs, carried = self._jitted[key](params, carried, [jnp.asarray(a) for a in jax.tree.leaves(sequences)])
+        self._give(info, carried)
+        return tree.unflatten(outs) if return_outputs else None
+
+    def _evolver(self, f: Callable, slices: tuple) -> tuple[ModuleInfo, Executor, Any]:
+        key = 'evolver', _identity(f), self._shapes(slices)
+        if key not in self._jitted:
+            self._calls = []
+            try:
+                info, executor = self._build(f, slices, (), False)
+            finally:
+                self._calls = None
+            self._jitted[key] = info, executor, info.out_tree
+        return self._jitted[key]
+
+
+def _held(owner: Any, key: Any) -> Any:
+    """The attribute or item `key` of a module or container."""
+    return getattr(owner, key, None) if isinstance(key, str) and not isinstance(owner, dict) else owner[key]
+
+
+def _owner(model: Any, path: tuple) -> tuple[Any, Any]:
+    """Who holds the state at this path, and under which name."""
+    for key in path[:-1]:
+        model = _held(model, key)
+    return model, path[-1]
+
+
+def _identity(f: Callable) -> Any:
+    """What makes two functions the same for a cache: the code and the very objects it closes over."""
+    code = getattr(f, '__code__', None)
+    if code is None:
+        return f
+    cells = tuple(c.cell_contents for c in f.__closure__ or ())
+    return _Same((code, *cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), getattr(f, '__self__', None)))
+
+
+class _Same:
+    """A tuple of objects, equal when they are the same objects."""
+
+    def __init__(self, parts: tuple):
+        self.parts = parts
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and len(self.parts) == len(other.parts) and all(a is b for a, b in zip(self.parts, other.parts, strict=True))
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.parts)))
+
+
+class ETraceVmap(brainstate.nn.Module):  # type: ignore[misc]
+    """A learner of a model whose states are mapped over a batch: the model sees one sample, the learner the whole batch."""
+
+    def __init__(self, learner: ETraceAlgorithm):
+        super().__init__()
+        self.module = learner
+
+    def update(self, *args: Any) -> Any:
+        return self.module(*args)
+
+    def etrace_grad(self, *sequences: Any, **options: Any) -> Any:
+        return self.module.etrace_grad(*sequences, **options)
+
+    def etrace_evolve(self, *sequences: Any, **options: Any) -> Any:
+        return self.module.etrace_evolve(*sequences, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ('graph', 'report', 'param_states', 'hidden_states', 'other_states', 'is_compiled', 'show_graph', 'get_etrace_of', 'running_index'):
+            return getattr(self.module, name)
+        raise AttributeError(name)
+
+
+def compile_module(model: Any, algorithm: Any, *example_inputs: Any, batch_size: int | None = None, seed: int | None = None, verbose: int = 0,
+                   vmap: bool = False, **options: Any) -> ETraceAlgorithm | ETraceVmap:
+    """A compiled learner of a brainstate model, its states initialised."""
+    from .algorithms import find_algorithm
+    learner_class = find_algorithm(algorithm)
+    if not example_inputs:
+        raise ValueError('`compile` needs example inputs of one step.')
+    if verbose not in (0, 1, 2):
+        raise ValueError(f'`verbose` must be 0, 1 or 2, got {verbose!r}.')
+    with brainstate.random.seed_context(seed) if seed is not None else nullcontext():
+        if vmap:
+            _check_batch(example_inputs, batch_size)
+            brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag='new')
+        else:
+            brainstate.nn.init_all_states(model, **({} if batch_size is None else {'batch_size': batch_size}))
+    learner = learner_class(model, **options)
+    if vmap:
+        mapped = brainstate.nn.Vmap(model, vmap_states='new')
+        learner._step_of = lambda *a: mapped(*a)
+    learner.compile_graph(*example_inputs)
+    if verbose:
+        learner.report.show(verbose)
+    return ETraceVmap(learner) if vmap else learner
+
+
+def _check_batch(inputs: tuple, batch_size: int | None) -> None:
+    if batch_size is None:
+        raise ValueError('`vmap=True` needs `batch_size`.')
+    for leaf in jax.tree.leaves(inputs):
+        if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != batch_size:
+            raise ValueError(f'With vmap=True every example input has the batch of {batch_size} as its first axis, got shape {jnp.shape(leaf)}.')
