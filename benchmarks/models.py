@@ -1,0 +1,68 @@
+"""The models that are measured, written once for both libraries: only the Linear layer differs."""
+
+import brainstate
+import jax
+import jax.numpy as jnp
+
+# name, cell, rule, (inputs, units, batch, steps), options of etrace_grad
+CASES = [
+    ('D_RTRL, traces carried on', 'gru', 'D_RTRL', (64, 128, 16, 100), {}),
+    ('D_RTRL, fresh', 'gru', 'D_RTRL', (64, 128, 16, 100), {'fresh': True}),
+    ('D_RTRL, fresh', 'gru', 'D_RTRL', (128, 512, 32, 100), {'fresh': True}),
+    ('D_RTRL, fresh', 'lstm', 'D_RTRL', (64, 128, 16, 100), {'fresh': True}),
+    ('pp_prop', 'gru', 'pp_prop', (64, 128, 16, 100), {}),
+]
+CLASSES = 10
+
+
+class GRU(brainstate.nn.Module):
+    def __init__(self, linear, n_in, n):
+        super().__init__()
+        self.n = n
+        self.Wz, self.Wr, self.Wh = (linear(n_in + n, n) for _ in range(3))
+
+    def init_state(self, batch_size=None, **kw):
+        self.h = brainstate.HiddenState(jnp.zeros((batch_size, self.n)))
+
+    def update(self, x):
+        h = self.h.value
+        xh = jnp.concatenate([x, h], -1)
+        z, r = jax.nn.sigmoid(self.Wz(xh)), jax.nn.sigmoid(self.Wr(xh))
+        self.h.value = (1 - z) * h + z * jnp.tanh(self.Wh(jnp.concatenate([x, r * h], -1)))
+        return self.h.value
+
+
+class LSTM(brainstate.nn.Module):
+    def __init__(self, linear, n_in, n):
+        super().__init__()
+        self.n = n
+        self.Wi, self.Wf, self.Wo, self.Wg = (linear(n_in + n, n) for _ in range(4))
+
+    def init_state(self, batch_size=None, **kw):
+        self.c, self.h = (brainstate.HiddenState(jnp.zeros((batch_size, self.n))) for _ in range(2))
+
+    def update(self, x):
+        xh = jnp.concatenate([x, self.h.value], -1)
+        i, f, o = jax.nn.sigmoid(self.Wi(xh)), jax.nn.sigmoid(self.Wf(xh) + 1), jax.nn.sigmoid(self.Wo(xh))
+        self.c.value = f * self.c.value + i * jnp.tanh(self.Wg(xh))
+        self.h.value = o * jnp.tanh(self.c.value)
+        return self.h.value
+
+
+class Net(brainstate.nn.Module):
+    def __init__(self, cell, linear, n_in, n, n_out=CLASSES):
+        super().__init__()
+        self.cell, self.out = {'gru': GRU, 'lstm': LSTM}[cell](linear, n_in, n), linear(n, n_out)
+
+    def update(self, x):
+        return self.out(self.cell(x))
+
+
+def data(shape, n_out=CLASSES):
+    n_in, _, batch, steps = shape
+    a, b = jax.random.split(jax.random.key(0))
+    return jax.random.normal(a, (steps, batch, n_in)), jax.random.normal(b, (steps, batch, n_out))
+
+
+def loss(out, y):
+    return jnp.mean((out - y) ** 2)

@@ -1,0 +1,143 @@
+"""Measures one library in its own environment and prints a line of JSON for each case: `worker.py ours | reference`."""
+
+import json
+import sys
+import time
+import warnings
+
+import brainstate
+import braintrace
+import jax
+import jax.numpy as jnp
+from models import CASES, Net, data, loss
+
+warnings.simplefilter('ignore')
+OURS = sys.argv[1] == 'ours'
+LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
+OPTIONS = {'pp_prop': {'decay_or_rank': .9}}
+
+
+def best(f, repeat=9):
+    """Milliseconds of the first and of the best call."""
+    times = []
+    for _ in range(repeat + 1):
+        start = time.perf_counter()
+        jax.block_until_ready(f())
+        times.append((time.perf_counter() - start) * 1e3)
+    return times[0], min(times[1:])
+
+
+def sequence(cell, rule, shape, options):
+    n_in, n, batch, _ = shape
+    xs, ys = data(shape)
+    model = Net(cell, LINEAR, n_in, n)
+    learner = braintrace.compile(model, getattr(braintrace, rule), xs[0], batch_size=batch, seed=0, **OPTIONS.get(rule, {}))
+    options = options if OURS else {}
+    grad = brainstate.transform.jit(lambda xs, ys: learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options))
+    repeat = 9 if OURS or n < 500 else 2
+    return best(lambda: jax.tree.leaves(grad(xs, ys)), repeat)
+
+
+def bptt(cell, shape):
+    n_in, n, batch, _ = shape
+    xs, ys = data(shape)
+    model = brainstate.nn.init_all_states(Net(cell, brainstate.nn.Linear, n_in, n), batch_size=batch)
+    weights = model.states(brainstate.ParamState)
+    run = lambda xs, ys: brainstate.transform.for_loop(lambda x, y: loss(model(x), y), xs, ys).mean()
+    grad = brainstate.transform.jit(lambda xs, ys: brainstate.transform.grad(lambda: run(xs, ys), weights)())
+    return best(lambda: jax.tree.leaves(grad(xs, ys)))
+
+
+def stream(steps=2000):
+    """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample."""
+    model = Net('gru', LINEAR, 16, 64, 4)
+    xs = jax.random.normal(jax.random.key(0), (8, 1, 16))
+    learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
+    weights = learner.param_states
+
+    @brainstate.transform.jit
+    def step(x):
+        grads = brainstate.transform.grad(lambda: jnp.mean(learner(x) ** 2), weights)()
+        for k, s in weights.items():
+            s.value = jax.tree.map(lambda w, g: w - 1e-3 * g, s.value, grads[k])
+
+    def run():
+        for t in range(steps):
+            step(xs[t % 8])
+        return [s.value for s in weights.values()]
+
+    return best(run, 3)[1] / steps * 1e3
+
+
+def pure_stream(steps=2000):
+    def step(p, h, x):
+        sig = jax.nn.sigmoid
+        xh = jnp.concatenate([x, h], -1)
+        z, r = sig(xh @ p['Wz'] + p['bz']), sig(xh @ p['Wr'] + p['br'])
+        h = (1 - z) * h + z * jnp.tanh(jnp.concatenate([x, r * h], -1) @ p['Wh'] + p['bh'])
+        return h, h @ p['Wo'] + p['bo']
+
+    key = jax.random.split(jax.random.key(0), 5)
+    sizes = dict(z=(80, 64), r=(80, 64), h=(80, 64), o=(64, 4))
+    params = {f'W{k}': jax.random.normal(a, s) / 9 for a, (k, s) in zip(key, sizes.items())} | {f'b{k}': jnp.zeros(s[1]) for k, s in sizes.items()}
+    xs = jax.random.normal(key[4], (8, 1, 1, 16))
+    learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0, 0])
+    total = lambda out: jnp.mean(out ** 2)
+
+    def one(params, carry, x):
+        (grads, _), carry = learner.grad(total, params, carry, x, window=1)
+        return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads), carry
+
+    one = jax.jit(one, donate_argnums=(0, 1))
+
+    def run():
+        p, c = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
+        for t in range(steps):
+            p, c = one(p, c, xs[t % 8])
+        return p
+
+    return best(run, 3)[1] / steps * 1e3
+
+
+def rtrl():
+    """Milliseconds of exact RTRL, tanh RNN with 64 units, batch 8, 64 steps, step by step and in blocks of 32."""
+    def step(p, h, x):
+        h = jnp.tanh(x @ p['W'] + h @ p['R'])
+        return h, h @ p['o']
+
+    k = jax.random.split(jax.random.key(0), 5)
+    params = dict(W=jax.random.normal(k[0], (16, 64)) / 4, R=jax.random.normal(k[1], (64, 64)) / 8, o=jax.random.normal(k[2], (64, 4)) / 8)
+    xs, ys = jax.random.normal(k[3], (64, 8, 16)), jax.random.normal(k[4], (64, 8, 4))
+    learner = braintrace.compile(step, 'rtrl', params, jnp.zeros((8, 64)), xs[0])
+    carry = learner.init(params, jnp.zeros((8, 64)))
+    return [best(lambda w=w: learner.grad(loss, params, carry, xs, ys, window=w)[0][0], 2)[1] for w in (1, 32)]
+
+
+def memory(length):
+    """Temporary bytes of the compiled driver of a sequence of this length."""
+    def step(p, h, x):
+        h = jnp.tanh(x @ p['W'] + p['a'] * h)
+        return h, h
+
+    params, state, xs = dict(W=jnp.ones((16, 64)), a=jnp.ones(64)), jnp.zeros((4, 64)), jnp.zeros((length, 4, 16))
+    learner = braintrace.compile(step, 'd_rtrl', params, state, xs[0])
+    f = jax.jit(lambda p, c, x: learner.grad(lambda out: (out ** 2).mean(), p, c, x))
+    return f.lower(params, learner.init(params, state), xs).compile().memory_analysis().temp_size_in_bytes
+
+
+def say(**row):
+    print(json.dumps(row), flush=True)
+
+
+if __name__ == '__main__':
+    for name, cell, rule, shape, options in CASES:
+        first, ms = sequence(cell, rule, shape, options)
+        say(case=name, cell=cell, shape=shape, first=first, ms=ms)
+        if OURS:
+            first, ms = bptt(cell, shape)
+            say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
+    say(case='stream', us=stream())
+    if OURS:
+        say(case='pure stream', us=pure_stream())
+        say(case='rtrl', ms=rtrl())
+        say(case='memory', bytes={n: memory(n) for n in (100, 1000, 10000)})

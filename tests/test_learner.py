@@ -1,0 +1,229 @@
+"""The learner of brainstate models: the same sums however it is driven, units, batches, errors that lose nothing."""
+
+import brainstate as bs
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import saiunit as u
+
+import braintrace
+
+pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')  # what the compiler tells about a GRU is tested elsewhere
+T, B = 6, 2
+rng = np.random.RandomState(0)
+X, Y = rng.randn(T, B, 3), rng.randn(T, B, 2)
+
+
+class Net(bs.nn.Module):
+    """A GRU with a read-out, or a leaky unit with units of measurement and a state that is not hidden."""
+
+    def __init__(self, kind='gru'):
+        super().__init__()
+        self.kind = kind
+        self.rnn = bs.nn.GRUCell(3, 4) if kind == 'gru' else bs.nn.Linear(3, 4)
+        self.out = bs.nn.Linear(4, 2)
+
+    def init_state(self, batch_size=None, **kw):
+        self.V = bs.HiddenState(jnp.zeros((batch_size, 4)) * u.mV)
+        self.memory = bs.ShortTermState(jnp.zeros((batch_size, 4)))
+
+    def update(self, x):
+        if self.kind == 'gru':
+            return self.out(self.rnn(x))
+        self.V.value = .8 * self.V.value + self.rnn(x) * u.mV + .1 * self.memory.value * u.mV
+        if self.kind == 'short-term':
+            self.memory.value = jnp.tanh(self.V.value.to_decimal(u.mV))
+        return self.out(self.V.value.to_decimal(u.mV))
+
+
+def learner_of(rule='d_rtrl', kind='gru', **options):
+    learner = braintrace.compile(Net(kind), rule, X[0], batch_size=B, seed=1, **options)
+    return learner, lambda x, y: ((learner(x) - y) ** 2).mean()
+
+
+def restart(learner):
+    bs.nn.reset_all_states(learner.model4compile, batch_size=B) if learner.model4compile.kind == 'gru' else learner.model4compile.init_state(B)
+    learner.reset_state()
+
+
+def bptt(learner):
+    model = learner.model4compile
+    restart(learner)
+    return bs.transform.grad(lambda: bs.transform.for_loop(lambda x, y: ((model(x) - y) ** 2).mean(), X, Y).mean(), learner.param_states)()
+
+
+def assert_same(a, b, tolerance=1e-10):
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(b)) > 1e-3
+    assert a.keys() == b.keys()
+    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance), dict(a), dict(b))
+
+
+def test_however_it_is_driven():
+    learner, step = learner_of()
+    whole, losses = learner.etrace_grad(X, Y, step_fn=step, return_value=True)
+    assert losses.shape == (T,) and int(learner.running_index.value) == T
+    traces = {k: s.value for k, s in learner.etrace.items()}
+    for window in (1, 4):
+        restart(learner)
+        assert_same(learner.etrace_grad(X, Y, step_fn=step, window=window), whole)
+        assert all(np.allclose(traces[k], s.value) for k, s in learner.etrace.items())
+    restart(learner)
+    halves = [learner.etrace_grad(X[a], Y[a], step_fn=step, reduction='sum') for a in (slice(0, 2), slice(2, None))]
+    assert_same(jax.tree.map(lambda a, b: (a + b) / T, *halves), whole)
+    weights = learner.param_states
+    restart(learner)
+    by_hand = [bs.transform.grad(lambda t=t: step(X[t], Y[t]) / T, weights)() for t in range(T)]
+    assert_same(jax.tree.map(lambda *g: sum(g), *by_hand), whole)
+    assert all(np.allclose(traces[k], s.value) for k, s in learner.etrace.items())
+    for loop in (lambda: bs.transform.for_loop(step, X, Y).mean(), lambda: bs.transform.scan(lambda c, xy: (c, step(*xy)), 0., (X, Y))[1].mean()):
+        restart(learner)
+        assert_same(bs.transform.grad(loop, weights)(), whole)
+    restart(learner)
+    assert_same(bs.transform.jit(lambda x, y: learner.etrace_grad(x, y, step_fn=step))(X, Y), whole)
+    restart(learner)
+    learner.etrace_evolve(X[:3])
+    after = learner.etrace_grad(X[3:], Y[3:], step_fn=step, reduction='sum')
+    restart(learner)
+    masked = learner.etrace_grad(X, Y, step_fn=step, reduction='sum', mask=jnp.arange(T) >= 3)
+    assert_same(after, masked)
+
+
+def test_windows_as_calls():
+    learner, step = learner_of('d_rtrl', vjp_method='multi-step')
+    chunk = lambda x, y: ((learner(braintrace.MultiStepData(x)) - y) ** 2).mean((1, 2))
+    by_chunk, losses, aux = learner.etrace_grad(X, Y, step_fn=lambda x, y: (chunk(x, y), x.sum()), chunk_size=3, has_aux=True, return_value=True)
+    assert losses.shape == (T,) and aux.shape == (2,)
+    restart(learner)
+    assert_same(by_chunk, learner.etrace_grad(X, Y, step_fn=step, window=3))
+    restart(learner)
+    assert_same(learner.etrace_grad(X, Y, step_fn=chunk, chunk_size=T), bptt(learner))
+
+
+@pytest.mark.parametrize('rule, kind', [('d_rtrl', 'leaky'), ('rtrl', 'leaky'), ('rtrl', 'short-term'), ('rtrl', 'gru'), ('bptt', 'gru')])
+def test_exact_rules(rule, kind):
+    learner, step = learner_of(rule, kind)
+    assert_same(learner.etrace_grad(X, Y, step_fn=step, window='auto' if rule == 'bptt' else 2), bptt(learner))
+
+
+def test_a_memory_that_is_no_hidden_state_is_told():
+    with pytest.warns(UserWarning, match='State memory carries the influence'):
+        learner_of('d_rtrl', 'short-term')
+
+
+def test_options_of_the_driver():
+    learner, step = learner_of()
+    expected = learner.etrace_grad(X, Y, step_fn=step)
+    restart(learner)
+    by_sample = lambda x, y: (((learner(x) - y) ** 2).mean(-1), x[:, 0])
+    grads, losses, aux = learner.etrace_grad(X, Y, step_fn=by_sample, has_aux=True, return_value=True)
+    assert_same(grads, expected)
+    assert losses.shape == (T, B) and np.allclose(aux, X[..., 0])
+    mask = jnp.asarray(rng.rand(T, B) > .3, float)
+    restart(learner)
+    _, kept = learner.etrace_grad(X, Y, step_fn=lambda x, y: by_sample(x, y)[0], mask=mask, return_value=True, loss_output='masked')
+    assert np.allclose(kept, losses * mask)
+    restart(learner)
+    _, value = learner.etrace_grad(X, Y, step_fn=step, return_value=True, loss_output='scalar', fresh=True)
+    assert np.allclose(value, losses.mean()) and int(learner.running_index.value) == 0
+    some = {'mine': learner.model4compile.out.weight}
+    restart(learner)
+    assert_same({'mine': learner.etrace_grad(X, Y, step_fn=step, weights=some)['mine']}, {'mine': expected['out', 'weight']})
+    outs = learner.etrace_evolve(X, return_outputs=True)
+    assert outs.shape == Y.shape
+
+
+def test_a_readout_outside_the_model_learns_too():
+    learner, _ = learner_of()
+    outside = bs.ParamState(rng.randn(2, 2))
+    step = lambda x, y: ((learner(x) @ outside.value - y) ** 2).mean()
+    grads = learner.etrace_grad(X, Y, step_fn=step, weights={**learner.param_states, ('outside',): outside})
+    restart(learner)
+    expected = bs.transform.grad(lambda: bs.transform.for_loop(step, X, Y).mean(), {**learner.param_states, ('outside',): outside})()
+    assert_same(grads, expected)
+
+
+def test_mapped_models():
+    learner, step = learner_of()
+    expected = learner.etrace_grad(X, Y, step_fn=step)
+    lanes = braintrace.compile(bs.nn.Sequential(bs.nn.GRUCell(3, 4), bs.nn.Linear(4, 2)), 'd_rtrl', X[0], batch_size=B, vmap=True)
+    by_shape = lambda tree: {jnp.shape(v['weight']): v for v in tree}
+    values = by_shape(s.value for s in learner.param_states.values())
+    for s in lanes.param_states.values():
+        s.value = values[jnp.shape(s.value['weight'])]
+    found = lanes.etrace_grad(X, Y, step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(), window=4)
+    assert_same(by_shape(found.values()), by_shape(expected.values()))
+
+
+def test_names_and_views():
+    learner, _ = learner_of('pp_prop', decay_or_rank=.9)
+    assert learner.decay == .9 and learner.is_compiled and 'rnn.h' in learner.show_graph(verbose=False, return_msg=True)
+    assert set(learner.hidden_states) == {('V',), ('rnn', 'h')} and ('out', 'weight') in learner.param_states and ('memory',) in learner.other_states
+    assert set(learner.etrace_xs) == {'x:rnn.Wrz.weight.weight', 'x:rnn.Wh.weight.weight'}
+    learner, step = learner_of()
+    learner.etrace_grad(X, Y, step_fn=step)
+    found = learner.get_etrace_of(('rnn', 'Wh', 'weight'))
+    assert found['rnn.Wh.weight.weight->rnn.h'].shape == (1, B, 7, 4) and found.keys() == learner.get_etrace_of(learner.model4compile.rnn.Wh.weight).keys()
+    learner.reset_state()
+    assert not any(np.asarray(s.value).any() for s in learner.etrace.values())
+    assert isinstance(next(iter(learner.etrace.values())), braintrace.EligibilityTrace)
+
+
+def test_a_new_batch_size_compiles_anew():
+    learner, step = learner_of()
+    learner.etrace_grad(X, Y, step_fn=step)
+    bs.nn.init_all_states(learner.model4compile, batch_size=1)
+    learner.etrace_grad(X[:, :1], Y[:, :1], step_fn=step)
+    learner(X[0, :1])
+    assert learner.etrace['rnn.Wh.weight.weight->rnn.h'].value.shape == (1, 1, 7, 4)
+
+
+def test_one_compilation_and_no_tracer_left():
+    learner, _ = learner_of()
+    calls = []
+
+    def step(x, y, fail=False):
+        calls.append(1)
+        loss = ((learner(x) - y) ** 2).mean()
+        if fail:
+            raise KeyError('mine')
+        return loss
+
+    for _ in range(3):
+        learner.etrace_grad(X, Y, step_fn=lambda x, y: step(x, y))  # a new function object each time
+    assert len(calls) == 1
+    before = {p: s.value for p, s in learner.path_to_states.items()}
+    with pytest.raises(KeyError, match='mine'):
+        learner.etrace_grad(X, Y, step_fn=lambda x, y: step(x, y, True))
+    assert all(a is b for p, s in learner.path_to_states.items() for a, b in zip(jax.tree.leaves(s.value), jax.tree.leaves(before[p]), strict=True))
+    learner(X[0])
+
+
+@pytest.mark.parametrize('error, message, call', [
+    (ValueError, 'different lengths', lambda n, f: n.etrace_grad(X, Y[:2], step_fn=f)),
+    (ValueError, 'must call the learner once', lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: x.sum())),
+    (ValueError, 'scalar loss', lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: n(x) - y)),
+    (TypeError, 'plain sequences', lambda n, f: n.etrace_grad(braintrace.MultiStepData(X), Y, step_fn=f)),
+    (ValueError, "vjp_method='multi-step'", lambda n, f: n.etrace_grad(X, Y, step_fn=f, chunk_size=2)),
+    (ValueError, 'loss_output', lambda n, f: n.etrace_grad(X, Y, step_fn=f, loss_output='all')),
+    (ValueError, 'no trace', lambda n, f: n.get_etrace_of(('out', 'weight'))),
+    (ValueError, 'not compiled', lambda n, f: braintrace.D_RTRL(n.model4compile)(X[0])),
+    (RuntimeError, 'no report', lambda n, f: braintrace.D_RTRL(n.model4compile).report),
+    (TypeError, 'brainstate.nn.Module', lambda n, f: braintrace.D_RTRL(len)),
+    (TypeError, 'has no option `speed`', lambda n, f: braintrace.D_RTRL(n.model4compile, speed=1)),
+    (ValueError, "Did you mean 'pp_prop'", lambda n, f: braintrace.compile(Net(), 'ppprop', X[0], batch_size=B)),
+    (ValueError, 'example inputs', lambda n, f: braintrace.compile(Net(), 'd_rtrl', batch_size=B)),
+    (ValueError, 'verbose', lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], batch_size=B, verbose=5)),
+    (ValueError, 'needs `batch_size`', lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], vmap=True)),
+    (ValueError, 'as its first axis', lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], vmap=True, batch_size=3)),
+    (TypeError, 'subclass of ETraceAlgorithm', lambda n, f: braintrace.compile(Net(), 3, X[0], batch_size=B)),
+])
+def test_bad_input(bad_input_learner, error, message, call):
+    with pytest.raises(error, match=message):
+        call(*bad_input_learner)
+
+
+@pytest.fixture(scope='module')
+def bad_input_learner():
+    bs.environ.set(precision=64)
+    return learner_of()
