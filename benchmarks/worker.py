@@ -51,7 +51,7 @@ def bptt(cell, shape):
 def stream(steps=2000):
     """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample."""
     model = Net('gru', LINEAR, 16, 64, 4)
-    xs = jax.random.normal(jax.random.key(0), (8, 1, 16))
+    xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
     learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
     weights = learner.param_states
 
@@ -80,8 +80,8 @@ def pure_stream(steps=2000):
     key = jax.random.split(jax.random.key(0), 5)
     sizes = dict(z=(80, 64), r=(80, 64), h=(80, 64), o=(64, 4))
     params = {f'W{k}': jax.random.normal(a, s) / 9 for a, (k, s) in zip(key, sizes.items())} | {f'b{k}': jnp.zeros(s[1]) for k, s in sizes.items()}
-    xs = jax.random.normal(key[4], (8, 1, 1, 16))
-    learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0, 0])
+    xs = list(jax.random.normal(key[4], (8, 1, 1, 16)))
+    learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0][0])
     total = lambda out: jnp.mean(out ** 2)
 
     def one(params, carry, x):

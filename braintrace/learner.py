@@ -24,7 +24,38 @@ brainstate: Any = frontend.brainstate
 
 
 class EligibilityTrace(brainstate.ShortTermState):  # type: ignore[misc]
-    """The influence of a weight on the present, carried on from step to step."""
+    """The influence of the weights on the present, carried on from step to step."""
+
+
+class Part:
+    """One entry of a state that holds a dict, with a `value` of its own: one state is cheaper to pass through `jit` than many."""
+
+    def __init__(self, state: Any, *keys: str):
+        self._state, self._keys = state, keys
+
+    @property
+    def value(self) -> Any:
+        value = self._state.value
+        for k in self._keys:
+            value = value[k]
+        return value
+
+    @value.setter
+    def value(self, new: Any) -> None:
+        def put(tree: dict, keys: tuple) -> dict:
+            return {**tree, keys[0]: put(tree[keys[0]], keys[1:]) if keys[1:] else new}
+        self._state.value = put(self._state.value, self._keys)
+
+
+class _Own:
+    """What a learner keeps for itself, out of sight of brainstate, which looks for states in every container of a module."""
+
+    def __init__(self) -> None:
+        self.compiled: tuple[ModuleInfo, Executor] | None = None
+        self.compiled_for: Any = None  # shapes and states
+        self.owners: list[tuple[Any, Any, Any]] = []  # who holds each state, under which name
+        self.jitted: dict[Any, Any] = {}
+        self.calls: list | None = None  # inside a driver: the calls of the learner
 
 
 class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
@@ -49,30 +80,25 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
         _, self._single_step = resolve(self.rule, vjp_method, options)
         self.model4compile = model
         self._step_of: Callable = lambda *a: model(*a)
-        self.running_index = brainstate.LongTermState(jnp.zeros((), jnp.int32))
-        self.etrace: dict[str, EligibilityTrace] = {}
+        self._memory = EligibilityTrace({'steps': jnp.zeros((), jnp.int32), 'traces': {}})
         self._policy, self._trace, self._budget, self._options = control_flow or ControlFlowPolicy(), trace, memory_budget, options
-        self._compiled: tuple[ModuleInfo, Executor] | None = None
-        self._jitted: dict[Any, Any] = {}
-        self._calls: list | None = None
-        self._owners: list[tuple[Any, Any, Any]] = []
-        self._compiled_for: Any = None
+        self._own = _Own()
 
     # ---- what was compiled ----
 
     @property
     def is_compiled(self) -> bool:
-        return self._compiled is not None
+        return self._own.compiled is not None
 
     @property
     def graph(self) -> ETraceGraph:
-        if self._compiled is None:
+        if self._own.compiled is None:
             raise ValueError('The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make it with `braintrace.compile`.')
-        return self._compiled[1].program.layout.graph
+        return self._own.compiled[1].program.layout.graph
 
     @property
     def report(self) -> CompilationReport:
-        if self._compiled is None:
+        if self._own.compiled is None:
             raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
         return CompilationReport(self.graph)
 
@@ -108,23 +134,23 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
 
     def compile_graph(self, *args: Any) -> None:
         """Compile the model for inputs like these; nothing happens if it is compiled for them already."""
-        if self._compiled is None or self._shapes(first_step(args)) != self._compiled_for:
+        if self._own.compiled is None or self._shapes(first_step(args)) != self._own.compiled_for:
             self._compile(first_step(args))
 
     def _shapes(self, inputs: tuple) -> Any:
         """All that a compiled program depends on: the shapes of inputs and states, and that the states are the ones it was made for."""
-        if any(_held(owner, key) is not s for owner, key, s in self._owners):
-            self._owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
-        leaves, tree = jax.tree.flatten((inputs, [s.value for _, _, s in self._owners]))
+        if any(_held(owner, key) is not s for owner, key, s in self._own.owners):
+            self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
+        leaves, tree = jax.tree.flatten((inputs, [s.value for _, _, s in self._own.owners]))
         return tree, tuple([(a.shape, a.dtype) if hasattr(a, 'dtype') else (jnp.shape(a), jnp.result_type(a)) for a in leaves]), tuple(
-            [id(s) for _, _, s in self._owners])
+            [id(s) for _, _, s in self._own.owners])
 
     def _compile(self, inputs: tuple) -> None:
-        self._owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
+        self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
         shapes = self._shapes(inputs)
         info, executor = self._build(self._step_of, inputs, None, True)
         emit(executor.program.layout.graph.diagnostics, stacklevel=4)
-        self._compiled, self._compiled_for, self._jitted = (info, executor), shapes, {}
+        self._own.compiled, self._own.compiled_for, self._own.jitted = (info, executor), shapes, {}
         self.init_etrace_state()
 
     def _build(self, f: Callable, inputs: tuple, graded: Any, hidden: bool) -> tuple[ModuleInfo, Executor]:
@@ -140,15 +166,21 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
     def init_etrace_state(self, *args: Any) -> None:
         """Zero traces for the compiled model."""
         _, executor = self._ready()
-        fresh = executor.carrier.init()
-        self.etrace = {name: EligibilityTrace(value) for name, value in fresh.items()}
-        self.running_index.value = jnp.zeros((), jnp.int32)
+        self._memory.value = {'steps': jnp.zeros((), jnp.int32), 'traces': executor.carrier.init()}
 
     def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
         """Forget: zero traces, and the count of steps. A new batch size takes effect with the model's own states, at the next call."""
-        for state in self.etrace.values():
-            state.value = jnp.zeros_like(state.value)
-        self.running_index.value = jnp.zeros((), jnp.int32)
+        self._memory.value = jax.tree.map(jnp.zeros_like, self._memory.value)
+
+    @property
+    def running_index(self) -> Part:
+        """The number of steps done."""
+        return Part(self._memory, 'steps')
+
+    @property
+    def etrace(self) -> dict[str, Part]:
+        """The traces by name, each with its `value`."""
+        return {name: Part(self._memory, 'traces', name) for name in self._memory.value['traces']}
 
     def get_etrace_of(self, weight: Any) -> dict[str, jax.Array]:
         """The traces of a parameter, given as its state or its path, by name."""
@@ -163,48 +195,41 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
         return found
 
     def _ready(self) -> tuple[ModuleInfo, Executor]:
-        if self._compiled is None:
+        if self._own.compiled is None:
             raise ValueError('The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make it with `braintrace.compile`.')
-        return self._compiled
+        return self._own.compiled
 
     def _take(self, info: ModuleInfo, executor: Executor) -> tuple[list, Carried]:
-        wanted = executor.shapes
-        traces = {}
-        for name, like in wanted.items():
-            kept = self.etrace.get(name)
-            value = None if kept is None else kept.value
+        memory, traces = self._memory.value, {}
+        for name, like in executor.shapes.items():
+            value = memory['traces'].get(name)
             fits = value is not None and value.shape == like.shape and value.dtype == like.dtype
             traces[name] = value if fits else jnp.zeros(like.shape, like.dtype)
-        return info.read('param'), Carried(info.read('hidden'), info.read('other'), traces, self.running_index.value)
+        return info.read('param'), Carried(info.read('hidden'), info.read('other'), traces, memory['steps'])
 
     def _give(self, info: ModuleInfo, carried: Carried, traces: bool = True) -> None:
         info.write('hidden', carried.hidden)
         info.write('other', carried.other)
         if traces:
-            for name, value in carried.traces.items():
-                if name in self.etrace:
-                    self.etrace[name].value = value
-                else:
-                    self.etrace[name] = EligibilityTrace(value)
-            self.running_index.value = carried.steps
+            self._memory.value = {'steps': carried.steps, 'traces': {**self._memory.value['traces'], **carried.traces}}
 
     # ---- one call ----
 
     def update(self, *args: Any) -> Any:
         """One step, or a window of steps given as `MultiStepData`."""
-        if self._calls is not None:
+        if self._own.calls is not None:
             return self._in_the_open(args)
         self._ready()
-        if self._shapes(first_step(args)) != self._compiled_for:
+        if self._shapes(first_step(args)) != self._own.compiled_for:
             self._compile(first_step(args))
         info, executor = self._ready()
         several = [x.data for x in args if isinstance(x, MultiStepData)]
         length = sequence_length(several) if several else 1
         inputs = [leaf for x in args for leaf in self._over_steps(x, length)]
         params, carried = self._take(info, executor)
-        if length not in self._jitted:
-            self._jitted[length] = jax.jit(lambda p, c, x: executor.call(p, c, x, length))
-        outs, carried = self._jitted[length](params, carried, inputs)
+        if length not in self._own.jitted:
+            self._own.jitted[length] = jax.jit(lambda p, c, x: executor.call(p, c, x, length))
+        outs, carried = self._own.jitted[length](params, carried, inputs)
         self._give(info, carried)
         return info.out_tree.unflatten(outs if several else [a[0] for a in outs])
 
@@ -216,8 +241,8 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
 
     def _in_the_open(self, args: tuple) -> Any:
         """Inside a driver the model itself runs in the learner's place: the driver compiles the whole step."""
-        assert self._calls is not None
-        self._calls.append(1)
+        assert self._own.calls is not None
+        self._own.calls.append(1)
         if any(isinstance(x, MultiStepData) for x in args):
             raise TypeError('`step_fn` gets one step at a time: call the learner on plain data, or pass `chunk_size` to drive it with MultiStepData.')
         return self._step_of(*first_step(args))
@@ -273,10 +298,10 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
             return executor.grad(params, carried, inputs, [weight], length, steps, fresh)
 
         key = executor, length, steps, reduction, fresh
-        if key not in self._jitted:
-            self._jitted[key] = jax.jit(run)
+        if key not in self._own.jitted:
+            self._own.jitted[key] = jax.jit(run)
         inputs = [jnp.asarray(a) for a in jax.tree.leaves(sequences)]
-        grads, outs, after = self._jitted[key](params, carried, inputs, mask)
+        grads, outs, after = self._own.jitted[key](params, carried, inputs, mask)
         self._give(info, after, traces=not fresh)
         return self._by_weight(info, grads, weights), outs[0], tree.unflatten(outs)[1] if has_aux else None
 
@@ -288,20 +313,20 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
     def _driver(self, step_fn: Callable, slices: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
         """The program of one step of the user's function, loss included, for slices like these."""
         key = _identity(step_fn), self._shapes(slices), has_aux
-        if key not in self._jitted:
+        if key not in self._own.jitted:
             calls: list = []
-            self._calls = calls
+            self._own.calls = calls
             try:
                 info, executor = self._build(lambda *a: self._one_loss(step_fn(*a), has_aux), slices, (0,), False)
             finally:
-                self._calls = None
+                self._own.calls = None
             if len(calls) != 1:
                 raise ValueError(f'`step_fn` must call the learner once in each step, it did so {len(calls)} times.')
             made = info, executor, info.out_tree
             if any(isinstance(c, jax.core.Tracer) for c in executor.program.step.jaxpr.consts):
                 return made  # it belongs to the surrounding trace and must not outlive it
-            self._jitted[key] = made
-        return self._jitted[key]
+            self._own.jitted[key] = made
+        return self._own.jitted[key]
 
     @staticmethod
     def _one_loss(result: Any, has_aux: bool) -> Any:
@@ -351,22 +376,22 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
         steps = window_length(window if chunk_size is None else chunk_size, length, executor, False, self._budget)
         params, carried = self._take(info, executor)
         key = 'evolve', executor, length, steps
-        if key not in self._jitted:
-            self._jitted[key] = jax.jit(lambda p, c, x: executor.evolve(p, c, x, length, steps))
-        outs, carried = self._jitted[key](params, carried, [jnp.asarray(a) for a in jax.tree.leaves(sequences)])
+        if key not in self._own.jitted:
+            self._own.jitted[key] = jax.jit(lambda p, c, x: executor.evolve(p, c, x, length, steps))
+        outs, carried = self._own.jitted[key](params, carried, [jnp.asarray(a) for a in jax.tree.leaves(sequences)])
         self._give(info, carried)
         return tree.unflatten(outs) if return_outputs else None
 
     def _evolver(self, f: Callable, slices: tuple) -> tuple[ModuleInfo, Executor, Any]:
         key = 'evolver', _identity(f), self._shapes(slices)
-        if key not in self._jitted:
-            self._calls = []
+        if key not in self._own.jitted:
+            self._own.calls = []
             try:
                 info, executor = self._build(f, slices, (), False)
             finally:
-                self._calls = None
-            self._jitted[key] = info, executor, info.out_tree
-        return self._jitted[key]
+                self._own.calls = None
+            self._own.jitted[key] = info, executor, info.out_tree
+        return self._own.jitted[key]
 
 
 def _held(owner: Any, key: Any) -> Any:

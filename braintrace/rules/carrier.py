@@ -13,6 +13,7 @@ parameters themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -57,6 +58,14 @@ class Carrier(Protocol):
 def weight_gradient(axes: Axes, x: Any, dy: Any) -> Any:
     """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps."""
     return dy.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},Z{axes.y}->{axes.w}', x, dy)
+
+
+def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:
+    """`lax.scan`, without the loop when there is one step."""
+    if length > 1:
+        return jax.lax.scan(f, carry, xs, length=length, reverse=reverse)
+    carry, out = f(carry, jax.tree.map(lambda a: a[0], xs))
+    return carry, jax.tree.map(lambda a: a[None], out)
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .carrier import Contribution, Credit, Entry, Traces, weight_gradient
+from .carrier import Contribution, Credit, Entry, Traces, scan, weight_gradient
 from .slots import Feed, Layout, Slot
 
 
@@ -52,38 +52,51 @@ class Factorised:
 
     def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool) -> tuple[Contribution, Traces | None]:
         old = self.init() if traces is None else traces
-        direct = credit.direct()
-        at_step = steps + jnp.arange(window.length)
-        xs, before, new = self._over(old, window)
+        impure = self.chosen - self.layout.pure
+        direct = dict(enumerate(credit.y)) | ({r: d for r, d in enumerate(credit.direct()) if r in impure} if impure else {})
+        correction = _correction(self.decay_f, steps + jnp.arange(window.length), jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
+        before, new = self._outputs(old, window)
         weights = {}
         for r in sorted(self.chosen):
-            axes, dtype = self.layout.relations[r].axes, direct[r].dtype
-            scale = 1 / _correction(self.decay_f, at_step, dtype).reshape(-1, *[1] * (direct[r].ndim - 1))
+            axes = self.layout.relations[r].axes
             signal = (1 - self.decay_f) * direct[r]
             for name, s, f in self._feeds():
                 if f.relation == r:
                     units = self.layout.units[s.group]
                     c = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
                     signal = signal + self.decay_f * (f.at_y(c) * before[name]).sum(1)
-            weights[r] = weight_gradient(axes, xs.get(r), signal * scale)
-            weights[r] = weights[r] + weight_gradient(axes, window.operands[r], credit.y[r] - direct[r])
-        return Contribution(weights), new if keep else None
+            signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
+            if axes.x is None:
+                weights[r] = signal.sum(0)
+            else:  # sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0, with G_j = g_j + a_x G_{j+1}
+                first, G = scan(lambda late, g: 2 * (g + self.decay_x * late,), jnp.zeros_like(signal[0]), signal, window.length, reverse=True)
+                weights[r] = weight_gradient(axes, window.operands[r], G) + weight_gradient(axes, old[self._x_name(r)][None], self.decay_x * first[None])
+            if r in impure:
+                weights[r] = weights[r] + weight_gradient(axes, window.operands[r], credit.y[r] - direct[r])
+        return Contribution(weights), {**self._inputs(old, window), **new} if keep else None
 
-    def _over(self, traces: Traces, window) -> tuple[dict[int, Any], Traces, Traces]:
-        """The input traces after each step, the output traces before each step, and all at the end."""
-        feeds, with_x = self._feeds(), self._with_x()
+    def _inputs(self, traces: Traces, window) -> Traces:
+        """The input traces at the end of a window."""
+        K, new = window.length, {}
+        for r in self._with_x():
+            x = window.operands[r]
+            late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=x.dtype)
+            new[self._x_name(r)] = self.decay_x ** K * traces[self._x_name(r)] + jnp.tensordot(late, x, 1)
+        return new
+
+    def _outputs(self, traces: Traces, window) -> tuple[Traces, Traces]:
+        """The output traces before each step of a window, and at its end."""
+        feeds = self._feeds()
         D = {g: window.transition(g) for g in {s.group: None for _, s, _ in feeds}}
         df = {name: window.slope(f.relation, s.group, f.unit, f.at_y) for name, s, f in feeds}
 
-        def turn(carry, z):
-            D, df, xs = z
-            moved = {name: self.decay_f * (f.at_y(D[s.group]) * carry[name][None]).sum(1) + (1 - self.decay_f) * df[name] for name, s, f in feeds}
-            inputs = {self._x_name(r): self.decay_x * carry[self._x_name(r)] + x for r, x in xs.items()}
-            return {**inputs, **moved}, ({r: inputs[self._x_name(r)] for r in with_x}, {name: carry[name] for name, _, _ in feeds})
+        def turn(old, z):
+            D, df = z
+            new = {name: self.decay_f * (f.at_y(D[s.group]) * old[name][None]).sum(1) + (1 - self.decay_f) * df[name] for name, s, f in feeds}
+            return new, old
 
-        operands = {r: window.operands[r] for r in with_x}
-        new, (xs, before) = jax.lax.scan(turn, traces, (D, df, operands), length=window.length)
-        return xs, before, new
+        new, before = scan(turn, {name: traces[name] for name, _, _ in feeds}, (D, df), window.length)
+        return before, new
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         weights: dict[int, Any] = {}
@@ -96,7 +109,7 @@ class Factorised:
         return Contribution(weights)
 
     def advance(self, traces: Traces, window) -> Traces:
-        return self._over(traces, window)[2]
+        return {**self._inputs(traces, window), **self._outputs(traces, window)[1]}
 
 
 def _correction(decay: float, step: Any, dtype: Any) -> Any:

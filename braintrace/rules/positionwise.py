@@ -12,10 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
-from .carrier import Contribution, Credit, Entry, Traces, weight_gradient
+from .carrier import Contribution, Credit, Entry, Traces, scan, weight_gradient
 from .slots import Layout, Slot
 
 
@@ -95,5 +94,5 @@ def _back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:
         back = (mu[:, None] * Dk).sum(0)
         return (ck + back, (Q[:, :, None] * Dk).sum(1) if keep else None), (mu, Q)
 
-    (entry, Q0), (mu, Q) = jax.lax.scan(turn, (jnp.zeros_like(c[0]), eye if keep else None), (D, c), reverse=True)
+    (entry, Q0), (mu, Q) = scan(turn, (jnp.zeros_like(c[0]), eye if keep else None), (D, c), len(c), reverse=True)
     return mu, entry, Q, Q0

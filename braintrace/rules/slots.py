@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import is_float
+from .._jax import Var, is_float
 from ..graph.analysis import Row
 from ..graph.etrace_graph import ETraceGraph
 from ..graph.groups import HiddenGroup, colour
@@ -45,11 +45,12 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The slots of a graph."""
+    """The slots of a graph. `pure` are the relations whose outputs have no effect in a step but position by position on the new hidden state."""
     graph: ETraceGraph
     relations: tuple[HiddenParamOpRelation, ...]
     units: dict[int, Units]
     slots: tuple[Slot, ...]
+    pure: frozenset[int]
 
 
 def lay_out(graph: ETraceGraph) -> Layout:
@@ -70,7 +71,19 @@ def lay_out(graph: ETraceGraph) -> Layout:
                     slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
                 else:
                     slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
-    return Layout(graph, relations, units, tuple(slots))
+    return Layout(graph, relations, units, tuple(slots), frozenset(i for i, r in enumerate(relations) if _is_pure(graph, r)))
+
+
+def _is_pure(graph: ETraceGraph, r: HiddenParamOpRelation) -> bool:
+    found, ends = graph.found, set(graph.step.hidden_outs)
+    seen = {r.y_var} - ends
+    for k in range(found.made_by[r.y_var] + 1, len(found.eqns)):
+        touched = [i for i, a in enumerate(found.eqns[k].invars) if isinstance(a, Var) and a in seen]
+        if not found.cuts.get(k, frozenset()).isdisjoint(touched):
+            return False
+        if touched:
+            seen.update(v for v in found.eqns[k].outvars if v not in ends and found.dep(v))
+    return seen.isdisjoint(a for a in graph.step.outs if isinstance(a, Var))
 
 
 def _name(r: HiddenParamOpRelation, g: HiddenGroup, slots: Sequence[Slot]) -> str:

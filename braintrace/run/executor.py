@@ -120,16 +120,16 @@ class Executor:
 def in_blocks(f, carry, xs, length: int, window: int):
     """Scan `f` over blocks of `window` steps; the last one may be shorter. `f` sees and gives arrays with the steps of its block first."""
     whole, rest = divmod(length, window)
+    take = lambda start, n: jax.tree.map(lambda a: a if n == length else jax.lax.dynamic_slice_in_dim(a, start, n), xs)
     outs = []
     if whole > 1:
-        cut = jax.tree.map(lambda a: a[:whole * window].reshape(whole, window, *a.shape[1:]), xs)
-        carry, out = jax.lax.scan(f, carry, cut)
+        carry, out = jax.lax.scan(lambda c, i: f(c, take(i * window, window)), carry, jnp.arange(whole))
         outs.append(jax.tree.map(lambda a: a.reshape(whole * window, *a.shape[2:]), out))
     elif whole:
-        carry, out = f(carry, jax.tree.map(lambda a: a[:window], xs))
+        carry, out = f(carry, take(0, window))
         outs.append(out)
     if rest:
-        carry, out = f(carry, jax.tree.map(lambda a: a[length - rest:], xs))
+        carry, out = f(carry, take(length - rest, rest))
         outs.append(out)
     return carry, outs[0] if len(outs) == 1 else jax.tree.map(lambda *a: jnp.concatenate(a), *outs)
 

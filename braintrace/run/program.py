@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 from jax import lax
 
-from .._jax import Literal, Var, bind, eval_jaxpr, is_float
+from .._jax import JaxprEqn, Literal, Var, bind, eval_jaxpr, is_float, new_jaxpr
 from ..rules.slots import Layout
 
 Values = Sequence[Any]
@@ -31,16 +33,24 @@ class Program:
 
     def plain(self, params: Values, hidden: Values, other: Values, inputs: Values) -> tuple[list, list, list]:
         """New hidden state, new other state, outputs."""
-        out = eval_jaxpr(self.step.jaxpr.jaxpr, self.step.jaxpr.consts, *params, *hidden, *other, *inputs)
-        n, m = len(self.step.hidden), len(self.step.hidden) + len(self.step.other)
-        return out[:n], out[n:m], out[m:]
+        return self.plain_and_y(params, hidden, other, inputs)[:3]
+
+    def plain_and_y(self, params: Values, hidden: Values, other: Values, inputs: Values) -> tuple[list, list, list, dict[int, Any]]:
+        """The same, and the output y of each relation that is costly to compute again."""
+        jaxpr = self.step.jaxpr.jaxpr
+        kept = [i for i, r in enumerate(self.layout.relations) if r.axes.x is not None]
+        program = new_jaxpr(jaxpr.invars, [*jaxpr.outvars, *[self.layout.relations[i].y_var for i in kept]], jaxpr.eqns, jaxpr.constvars)
+        out = eval_jaxpr(program, self.step.jaxpr.consts, *params, *hidden, *other, *inputs)
+        n, m, e = len(self.step.hidden), len(self.step.hidden) + len(self.step.other), len(jaxpr.outvars)
+        return out[:n], out[n:m], out[m:e], dict(zip(kept, out[e:], strict=True))
 
     def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
-             along: Values | None = None, join: bool = True) -> tuple[list, list, list]:
+             along: Values | None = None, known: dict[int, Any] | None = None, join: bool = True) -> tuple[list, list, list]:
         """New hidden state, graded outputs and the operand x of each relation.
 
         `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
-        then a constant; `along` is added on position-wise paths only. Without `join` paths end at the new hidden state.
+        then a constant; `along` is added on position-wise paths only. `known` has values of y that need not be computed again. Without `join` paths end
+        at the new hidden state.
         """
         step = self.step
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
@@ -58,7 +68,7 @@ class Program:
                 if everywhere is not None:
                     values[relation.use.operand] = lax.stop_gradient(values[relation.use.operand])
             live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts]
-            out = bind(eqn, values)
+            out = [_as_known(eqn, values, known[relations[0]])] if known and relations and relations[0] in known else bind(eqn, values)
             followed = bind(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))]) if live else None
             for r in relations:
                 at = next(j for j, v in enumerate(eqn.outvars) if v is self.layout.relations[r].y_var)
@@ -80,3 +90,17 @@ class Program:
     def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
         """What credit comes from: outputs, and new hidden states where they may be read directly."""
         return [*[outs[i] for i in self._graded], *[hidden[i] for i in self._graded_hidden]]
+
+
+def _as_known(eqn: JaxprEqn, values: Values, y: Any) -> Any:
+    """The output of an equation whose value is known; only its derivative is computed, if it is asked for."""
+    floats = {i: v for i, v in enumerate(values) if jnp.issubdtype(jnp.result_type(v), jnp.inexact)}
+    f = jax.custom_vjp(lambda moving, y: y)
+
+    def backward(kept, ct):
+        moving, y = kept
+        _, pull = jax.vjp(lambda m: bind(eqn, [m.get(i, v) for i, v in enumerate(values)])[0], moving)
+        return pull(ct)[0], jnp.zeros_like(y)
+
+    f.defvjp(lambda moving, y: (y, (moving, y)), backward)
+    return f(floats, y)

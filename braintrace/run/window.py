@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import is_float
+from ..rules.carrier import scan
 from ..rules.slots import Layout
 from .program import Program
 
@@ -27,11 +28,11 @@ class Window:
         self.entry = (hidden, other)
 
         def forward(carry, x):
-            h, s, out = program.plain(params, *carry, x)
-            return (h, s), (carry, out)
+            h, s, out, y = program.plain_and_y(params, *carry, x)
+            return (h, s), (*carry, out, y)
 
         start = list(hidden), list(other)
-        (self.hidden, self.other), ((self.before, self.before_other), self.outs) = jax.lax.scan(forward, start, list(inputs), length=length)
+        (self.hidden, self.other), (self.before, self.before_other, self.outs, self.y) = scan(forward, start, list(inputs), length)
 
     @property
     def layout(self) -> Layout:
@@ -41,7 +42,8 @@ class Window:
         return [jnp.zeros((self.length, *r.y_var.aval.shape), r.y_var.aval.dtype) for r in self.layout.relations]
 
     def _over_time(self, f: Callable) -> Callable:
-        return lambda *moving: jax.vmap(lambda h, s, x, *m: f(h, s, x, *m))(self.before, self.before_other, self.inputs, *moving)
+        """`f(hidden, other, inputs, known y, ...)` for all steps at once."""
+        return lambda *moving: jax.vmap(f)(self.before, self.before_other, self.inputs, self.y, *moving)
 
     # ---- the classical rules: credit of each step inside that step ----
 
@@ -53,7 +55,7 @@ class Window:
         floats = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
         def outputs(params, everywhere, moving, inputs):
-            run = lambda h, s, x, e, m, mine: self.program.dual(params, h, s, [mine.get(i, v) for i, v in enumerate(x)], moving=m, everywhere=e)[1:]
+            run = lambda h, s, x, y, e, m, mine: self.program.dual(params, h, s, [mine.get(i, v) for i, v in enumerate(x)], moving=m, everywhere=e, known=y)[1:]
             return self._over_time(run)(everywhere, moving, inputs)
 
         _, pull, xs = jax.vjp(outputs, list(self.params), self._zeros(), list(self.before), floats, has_aux=True)
@@ -63,7 +65,7 @@ class Window:
     def direct(self, cotangents: Sequence[Any]) -> list:
         """The part of the credit of each relation's y that arrives along position-wise paths."""
         def outputs(along):
-            run = lambda h, s, x, a: self.program.dual(self.params, h, s, x, moving=h, along=a)[1]
+            run = lambda h, s, x, y, a: self.program.dual(self.params, h, s, x, moving=h, along=a, known=y)[1]
             return self._over_time(run)(along)
 
         return jax.vjp(outputs, self._zeros())[1](list(cotangents))[0]
@@ -71,7 +73,7 @@ class Window:
     @cached_property
     def operands(self) -> list:
         """What multiplies the weight of each relation, step by step."""
-        return self._over_time(lambda h, s, x: self.program.dual(self.params, h, s, x, moving=h)[2])()
+        return self._over_time(lambda h, s, x, y: self.program.dual(self.params, h, s, x, moving=h, known=y)[2])()
 
     # ---- position-wise factors ----
 
@@ -102,7 +104,7 @@ class Window:
             def new(along, moving, row=row, leaf=leaf):
                 full = [along.get(i, z) for i, z in enumerate(zeros)]
                 old = [moving.get(i, b) for i, b in enumerate(self.before)]
-                run = lambda h, s, x, a, m: row.of(self.program.dual(self.params, h, s, x, moving=m, along=a, join=False)[0][leaf])
+                run = lambda h, s, x, y, a, m: row.of(self.program.dual(self.params, h, s, x, moving=m, along=a, known=y, join=False)[0][leaf])
                 return self._over_time(run)(full, old)
 
             value, pull = jax.vjp(new, {r: zeros[r] for r in mine}, {i: self.before[i] for i in units.leaves})
@@ -132,7 +134,7 @@ class Window:
                 return (h, s), self.program.graded(out, h)
 
             xs = [inputs.get(i, x) for i, x in enumerate(self.inputs)]
-            (h, s), outs = jax.lax.scan(forward, (list(hidden), [moving.get(i, o) for i, o in enumerate(other)]), xs, length=self.length)
+            (h, s), outs = scan(forward, (list(hidden), [moving.get(i, o) for i, o in enumerate(other)]), xs, self.length)
             return outs, h, [s[i] for i in floats]
 
         return jax.vjp(run, list(self.params), list(hidden), floats, inputs)
