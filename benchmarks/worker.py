@@ -6,10 +6,11 @@ import time
 import warnings
 
 import brainstate
-import braintrace
 import jax
 import jax.numpy as jnp
 from models import CASES, Net, data, loss
+
+import braintrace
 
 warnings.simplefilter('ignore')
 OURS = sys.argv[1] == 'ours'
@@ -79,7 +80,8 @@ def pure_stream(steps=2000):
 
     key = jax.random.split(jax.random.key(0), 5)
     sizes = dict(z=(80, 64), r=(80, 64), h=(80, 64), o=(64, 4))
-    params = {f'W{k}': jax.random.normal(a, s) / 9 for a, (k, s) in zip(key, sizes.items())} | {f'b{k}': jnp.zeros(s[1]) for k, s in sizes.items()}
+    params = {f'W{k}': jax.random.normal(a, s) / 9 for a, (k, s) in zip(key, sizes.items(), strict=False)}
+    params |= {f'b{k}': jnp.zeros(s[1]) for k, s in sizes.items()}
     xs = list(jax.random.normal(key[4], (8, 1, 1, 16)))
     learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0][0])
     total = lambda out: jnp.mean(out ** 2)

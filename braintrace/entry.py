@@ -27,7 +27,7 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     """
     brainstate = sys.modules.get('brainstate')
     if brainstate is not None and isinstance(model, brainstate.nn.Module):
-        from .learner import compile_module
+        from .algorithms import compile_module
         return compile_module(model, algorithm, *example_inputs, **options)
     if not callable(model):
         raise TypeError(f'`model` must be a brainstate.nn.Module or a function step(params, state, *inputs), got {type(model).__name__}.')

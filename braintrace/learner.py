@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -448,36 +447,3 @@ class ETraceVmap(brainstate.nn.Module):  # type: ignore[misc]
         if name in ('graph', 'report', 'param_states', 'hidden_states', 'other_states', 'is_compiled', 'show_graph', 'get_etrace_of', 'running_index'):
             return getattr(self.module, name)
         raise AttributeError(name)
-
-
-def compile_module(model: Any, algorithm: Any, *example_inputs: Any, batch_size: int | None = None, seed: int | None = None, verbose: int = 0,
-                   vmap: bool = False, **options: Any) -> ETraceAlgorithm | ETraceVmap:
-    """A compiled learner of a brainstate model, its states initialised."""
-    from .algorithms import find_algorithm
-    learner_class = find_algorithm(algorithm)
-    if not example_inputs:
-        raise ValueError('`compile` needs example inputs of one step.')
-    if verbose not in (0, 1, 2):
-        raise ValueError(f'`verbose` must be 0, 1 or 2, got {verbose!r}.')
-    with brainstate.random.seed_context(seed) if seed is not None else nullcontext():
-        if vmap:
-            _check_batch(example_inputs, batch_size)
-            brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag='new')
-        else:
-            brainstate.nn.init_all_states(model, **({} if batch_size is None else {'batch_size': batch_size}))
-    learner = learner_class(model, **options)
-    if vmap:
-        mapped = brainstate.nn.Vmap(model, vmap_states='new')
-        learner._step_of = lambda *a: mapped(*a)
-    learner.compile_graph(*example_inputs)
-    if verbose:
-        learner.report.show(verbose)
-    return ETraceVmap(learner) if vmap else learner
-
-
-def _check_batch(inputs: tuple, batch_size: int | None) -> None:
-    if batch_size is None:
-        raise ValueError('`vmap=True` needs `batch_size`.')
-    for leaf in jax.tree.leaves(inputs):
-        if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != batch_size:
-            raise ValueError(f'With vmap=True every example input has the batch of {batch_size} as its first axis, got shape {jnp.shape(leaf)}.')

@@ -44,7 +44,7 @@ class ETraceGraph(NamedTuple):
 
     def weights(self, params: Sequence[Any]) -> list[Any]:
         """The weight of each relation, `w = phi(theta)`, from the values of the parameter leaves."""
-        program = weight_program(self.step, self.hidden_param_op_relations)
+        program = weight_program(self.step, [r.w_var for r in self.hidden_param_op_relations])
         return eval_jaxpr(program.jaxpr, program.consts, *params)
 
     def explain(self, *, weight_path: tuple | None = None, hidden_path: tuple | None = None, kind: DiagnosticKind | None = None

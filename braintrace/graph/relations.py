@@ -65,14 +65,11 @@ class HiddenParamOpRelation(NamedTuple):
 
     def trace_shape(self) -> tuple[int, ...]:
         """The shape of a trace that remembers for each weight the one unit it feeds, for one state of the unit."""
-        size = dict(zip(self.axes.w, self.w_var.aval.shape, strict=True)) | dict(zip(self.axes.y, self.y_var.aval.shape, strict=True))
-        return tuple(size[c] for c in self.axes.trace)
+        return trace_shape(self.use)
 
     def operand(self, values: Sequence[Any]) -> Any:
         """What multiplies the weight, from the values of the equation's operands; None for element-wise use."""
-        if self.axes.x is None:
-            return None
-        return RULES[self.primitive.name].x(self.use.eqn, self.use.operand, values)
+        return operand(self.use, values)
 
     def y_to_hidden_groups(self, y_val: Any, const_vals: Sequence[Any] | Mapping[Var, Any], concat_hidden_vals: bool = True) -> list[Any]:
         """The new values of each group's hidden states as a function of y.
@@ -88,6 +85,18 @@ class HiddenParamOpRelation(NamedTuple):
 
     def dict(self) -> dict[str, Any]:
         return self._asdict()
+
+
+def operand(use: Use, values: Sequence[Any]) -> Any:
+    """What multiplies the weight, from the values of the equation's operands; None for element-wise use."""
+    return None if use.axes is None or use.axes.x is None else RULES[use.eqn.primitive.name].x(use.eqn, use.operand, values)
+
+
+def trace_shape(use: Use) -> tuple[int, ...]:
+    """The shape of a trace for one unit (or state) of each sample."""
+    assert use.axes is not None
+    size = dict(zip(use.axes.w, use.w.aval.shape, strict=True)) | dict(zip(use.axes.y, use.y[0].aval.shape, strict=True))
+    return tuple(size[c] for c in use.axes.trace)
 
 
 def find_relations(found: Analysis, groups: Sequence[HiddenGroup], diagnostics: Diagnostics, states: Mapping[tuple, Any] | None = None
@@ -256,9 +265,8 @@ def _tell_excluded(found: Analysis, u: int, use: Use, groups: Sequence[HiddenGro
                                 f'which mixes units. {instead}', **about)
 
 
-def weight_program(step: Step, relations: Sequence[HiddenParamOpRelation]) -> ClosedJaxpr:
-    """`phi`: the parameters' values to the weight of each relation."""
+def weight_program(step: Step, ws: Sequence[Var]) -> ClosedJaxpr:
+    """`phi`: the parameters' values to these weights."""
     jaxpr = step.jaxpr.jaxpr
-    ws = [r.w_var for r in relations]
     eqns = prune([e for e in jaxpr.eqns if not e.effects], ws)
     return ClosedJaxpr(new_jaxpr(step.param_vars, ws, eqns, jaxpr.constvars), step.jaxpr.consts)

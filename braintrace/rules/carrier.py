@@ -35,10 +35,11 @@ class Credit:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Credit that arrives at a window's entry (`multi-step`): of the hidden leaves and of the other float states; steps done before."""
+    """Credit that arrives at a window's entry (`multi-step`): of the hidden leaves and of the other float states; steps done before; the parameters."""
     hidden: list
     other: list
     steps: Any
+    params: list
 
 
 @dataclass

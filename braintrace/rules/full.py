@@ -5,52 +5,128 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import is_float
+from .._jax import Var, eval_jaxpr, is_float
+from ..graph.relations import Origin, trace_shape, weight_program
+from ..graph.samples import sample_axes
+from ..graph.uses import Use
+from ..ops.axes import Axes
 from .carrier import Contribution, Credit, Entry, Traces
 from .slots import Layout
 
 
-@dataclass(frozen=True, eq=False)
-class Full:
-    """dh/dtheta for every float element of the state and every parameter."""
+def full(layout: Layout) -> FullOfSamples | Full:
+    """The whole of J, sample by sample where the samples of a batch are independent."""
+    axes = sample_axes(layout.graph.found)
+    return Full(layout) if axes is None else FullOfSamples(layout, tuple(axes))
+
+
+class _Exact:
+    """What both forms share."""
     layout: Layout
 
-    def _leaves(self) -> tuple[list, list]:
+    @cached_property
+    def state(self) -> list[Var]:
+        """All float states: whatever carries influence."""
         step = self.layout.graph.step
-        return [v for v in [*step.hidden_vars, *step.other_vars] if is_float(v)], list(step.param_vars)
+        return [v for v in [*step.hidden_vars, *step.other_vars] if is_float(v)]
 
-    @property
-    def _names(self) -> list[str]:
-        return [f'{i}:{leaf.name}' for i, leaf in enumerate(self.layout.graph.step.params)]
-
-    def init(self) -> Traces:
-        state, params = self._leaves()
-        n = sum(v.aval.size for v in state)
-        return {name: jnp.zeros((n, *p.aval.shape), p.aval.dtype) for name, p in zip(self._names, params, strict=True)}
+    @cached_property
+    def hidden(self) -> int:
+        """How many of them are hidden."""
+        return sum(is_float(v) for v in self.layout.graph.step.hidden_vars)
 
     def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
         raise NotImplementedError("RTRL has no single-step form of its own: use vjp_method='multi-step'.")
 
+
+@dataclass(frozen=True, eq=False)
+class Full(_Exact):
+    """dh/dtheta for every float element of the state and every parameter."""
+    layout: Layout
+
+    @property
+    def _params(self) -> list[tuple[str, Var]]:
+        step = self.layout.graph.step
+        return [(f'{i}:{leaf.name}', v) for i, (leaf, v) in enumerate(zip(step.params, step.param_vars, strict=True))]
+
+    def init(self) -> Traces:
+        n = sum(v.aval.size for v in self.state)
+        return {name: jnp.zeros((n, *p.aval.shape), p.aval.dtype) for name, p in self._params}
+
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         lam = jnp.concatenate([a.ravel() for a in (*credit.hidden, *credit.other)])
-        return Contribution(params=[jnp.tensordot(lam, traces[name], 1) for name in self._names])
+        return Contribution(params=[jnp.tensordot(lam, traces[name], 1) for name, _ in self._params])
 
     def advance(self, traces: Traces, window) -> Traces:
-        state, _ = self._leaves()
-        sizes = [v.aval.size for v in state]
-        n, cuts = sum(sizes), np.cumsum(sizes)[:-1]
-        hidden = sum(is_float(v) for v in self.layout.graph.step.hidden_vars)
+        sizes = [v.aval.size for v in self.state]
+        cuts = np.cumsum(sizes)[:-1]
 
         def pull(unit):
-            parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in zip(jnp.split(unit, cuts), state, strict=True)]
-            dp, dh, ds, _ = window.pull(hidden=parts[:hidden], other=parts[hidden:])
+            parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
+            dp, dh, ds, _ = window.pull(hidden=parts[:self.hidden], other=parts[self.hidden:])
             return jnp.concatenate([a.ravel() for a in (*dh, *ds)]), dp
 
-        Phi, M = jax.vmap(pull)(jnp.eye(n, dtype=state[0].aval.dtype))
-        return {name: m + jnp.tensordot(Phi, traces[name], 1) for name, m in zip(self._names, M, strict=True)}
+        Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
+        return {name: m + jnp.tensordot(Phi, traces[name], 1) for (name, _), m in zip(self._params, M, strict=True)}
+
+
+@dataclass(frozen=True, eq=False)
+class FullOfSamples(_Exact):
+    """dh/dw for every element of a sample's state and every use of a weight, for each sample of a batch. `axes` says where y counts samples.
+
+    A pull with a one at the same element of all samples gives a row of Phi and, through the credit of each y, a row of M for all of them at once.
+    """
+    layout: Layout
+    axes: tuple[int, ...]
+
+    @cached_property
+    def _uses(self) -> list[tuple[str, Use, Axes, str]]:
+        """Name, use, labels and the label of the samples."""
+        found = self.layout.graph.found
+        origin = Origin(found.step)
+        name = lambda u: '+'.join(leaf.name for _, leaf, _, _ in origin.of(u.w))
+        return [(f'{i}:{name(u)}', u, u.axes, u.axes.y[k]) for i, (u, k) in enumerate(zip(found.uses, self.axes, strict=True)) if u.axes is not None]
+
+    def _rows(self, leaves: Sequence[Any]) -> Any:
+        """The state of each sample as one row."""
+        return jnp.concatenate([a.reshape(a.shape[0], -1) for a in leaves], -1)
+
+    def init(self) -> Traces:
+        n = sum(v.aval.size // v.aval.shape[0] for v in self.state)
+        return {name: jnp.zeros((n, *trace_shape(u)), u.w.aval.dtype) for name, u, _, _ in self._uses}
+
+    def read(self, traces: Traces, credit: Entry) -> Contribution:
+        lam = self._rows([*credit.hidden, *credit.other])
+        gw = [jnp.einsum(f'{b}Z,Z{axes.trace}->{axes.w}', lam, traces[name]) for name, _, axes, b in self._uses]
+        phi = weight_program(self.layout.graph.step, [u.w for _, u, _, _ in self._uses])
+        _, pull = jax.vjp(lambda p: eval_jaxpr(phi.jaxpr, phi.consts, *p), list(credit.params))
+        return Contribution(params=pull(gw)[0])
+
+    def advance(self, traces: Traces, window) -> Traces:
+        uses, sizes = self._uses, [v.aval.size // v.aval.shape[0] for v in self.state]
+        cuts = np.cumsum(sizes)[:-1]
+        pull_to_y = window.pull_to([u.y[0] for _, u, _, _ in uses])
+        xs = [window.operand(u) for _, u, _, _ in uses]
+
+        def pull(unit):
+            parts = [jnp.broadcast_to(p.reshape(v.aval.shape[1:]), v.aval.shape).astype(v.aval.dtype)
+                     for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
+            dh, ds, dy = pull_to_y(parts[:self.hidden], parts[self.hidden:])
+            return self._rows([*dh, *ds]), [_by_sample(axes, x, d) for (_, _, axes, _), x, d in zip(uses, xs, dy, strict=True)]
+
+        Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
+        return {name: m + jnp.einsum(f'Y{b}Z,Z{axes.trace}->Y{axes.trace}', Phi, traces[name]) for (name, _, axes, b), m in zip(uses, M, strict=True)}
+
+
+def _by_sample(axes: Axes, x: Any, dy: Any) -> Any:
+    """`sum_k x_k (x) dy_k`, each sample by itself."""
+    return dy.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},Z{axes.y}->{axes.trace}', x, dy)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from .carrier import Carrier, Several
 from .factorised import Factorised
-from .full import Full
+from .full import full
 from .nothing import Nothing
 from .positionwise import PositionWise
 from .slots import Layout
@@ -86,7 +86,7 @@ def _hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -
 
 BY_NAME = {r.name: r for r in (
     Rule('bptt', Nothing, 'multi-step', {}),
-    Rule('rtrl', Full, 'multi-step', {}),
+    Rule('rtrl', full, 'multi-step', {}),
     Rule('d_rtrl', _position_wise, 'single-step', {'trace_dtype': None}),
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),

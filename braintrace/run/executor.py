@@ -95,7 +95,7 @@ class Executor:
             found, traces = self.carrier.block(None if alone else carried.traces, w, Credit(y, lambda: w.direct(cotangents), hidden), carried.steps, keep)
         else:
             gp, hidden, other, inputs = w.pull(outs=cotangents)
-            found = self.carrier.read(carried.traces, Entry(hidden, other, carried.steps)) if not alone else Contribution()
+            found = self.carrier.read(carried.traces, Entry(hidden, other, carried.steps, list(w.params))) if not alone else Contribution()
             traces = self.carrier.advance(carried.traces, w) if keep else None
         if found.params is not None:
             gp = [a + b for a, b in zip(gp, found.params, strict=True)]

@@ -7,14 +7,16 @@ credit flows on freely: to the read-out, the loss, the next layer in the same st
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._jax import JaxprEqn, Literal, Var, bind, eval_jaxpr, is_float, new_jaxpr
+from .._jax import JaxprEqn, Literal, Var, bind, is_float
 from ..rules.slots import Layout
+from .loop import Loop
 
 Values = Sequence[Any]
 
@@ -29,33 +31,27 @@ class Program:
         self._hidden = set(self.step.hidden_outs)
         self._graded = [i for i, a in enumerate(self.step.outs) if is_float(a)] if graded is None else list(graded)
         self._graded_hidden = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)] if hidden else []
+        self._products = [r.y_var for r in layout.relations if r.axes.x is not None]
         self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
 
-    def plain(self, params: Values, hidden: Values, other: Values, inputs: Values) -> tuple[list, list, list]:
-        """New hidden state, new other state, outputs."""
-        return self.plain_and_y(params, hidden, other, inputs)[:3]
-
-    def plain_and_y(self, params: Values, hidden: Values, other: Values, inputs: Values) -> tuple[list, list, list, dict[int, Any]]:
-        """The same, and the output y of each relation that is costly to compute again."""
-        jaxpr = self.step.jaxpr.jaxpr
-        kept = [i for i, r in enumerate(self.layout.relations) if r.axes.x is not None]
-        program = new_jaxpr(jaxpr.invars, [*jaxpr.outvars, *[self.layout.relations[i].y_var for i in kept]], jaxpr.eqns, jaxpr.constvars)
-        out = eval_jaxpr(program, self.step.jaxpr.consts, *params, *hidden, *other, *inputs)
-        n, m, e = len(self.step.hidden), len(self.step.hidden) + len(self.step.other), len(jaxpr.outvars)
-        return out[:n], out[n:m], out[m:e], dict(zip(kept, out[e:], strict=True))
+    @cached_property
+    def loop(self) -> Loop:
+        """The step as the body of a loop, giving also the products with traced weights, which are costly to compute again."""
+        return Loop(self.step, self._products)
 
     def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
-             along: Values | None = None, known: dict[int, Any] | None = None, join: bool = True) -> tuple[list, list, list]:
+             along: Values | None = None, known: Values | None = None, join: bool = True) -> tuple[list, list, list]:
         """New hidden state, graded outputs and the operand x of each relation.
 
         `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
-        then a constant; `along` is added on position-wise paths only. `known` has values of y that need not be computed again. Without `join` paths end
+        then a constant; `along` is added on position-wise paths only. `known` has the products that need not be computed again. Without `join` paths end
         at the new hidden state.
         """
         step = self.step
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
         cut = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
         pw = dict(zip(step.hidden_vars, moving, strict=True))
+        given = dict(zip(self._products, known, strict=True)) if known is not None else {}
         xs: list[Any] = [None] * len(self.layout.relations)
         of_cut = lambda a: a.val if isinstance(a, Literal) else cut[a]
         for k, eqn in enumerate(self.found.eqns):
@@ -68,7 +64,7 @@ class Program:
                 if everywhere is not None:
                     values[relation.use.operand] = lax.stop_gradient(values[relation.use.operand])
             live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts]
-            out = [_as_known(eqn, values, known[relations[0]])] if known and relations and relations[0] in known else bind(eqn, values)
+            out = [_as_known(eqn, values, given[eqn.outvars[0]])] if eqn.outvars[0] in given else bind(eqn, values)
             followed = bind(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))]) if live else None
             for r in relations:
                 at = next(j for j, v in enumerate(eqn.outvars) if v is self.layout.relations[r].y_var)

@@ -9,12 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._jax import is_float
+from .._jax import Literal, Var, eval_jaxpr, is_float, new_jaxpr, prune
+from ..graph.perturbation import perturb
+from ..graph.relations import operand
+from ..graph.uses import Use
 from ..rules.carrier import scan
 from ..rules.slots import Layout
 from .program import Program
-
-Tree = Any
 
 
 class Window:
@@ -27,8 +28,10 @@ class Window:
         self.program, self.params, self.inputs, self.length = program, params, inputs, length
         self.entry = (hidden, other)
 
+        handed = program.loop.before(params)
+
         def forward(carry, x):
-            h, s, out, y = program.plain_and_y(params, *carry, x)
+            h, s, out, y = program.loop.body(handed, *carry, x)
             return (h, s), (*carry, out, y)
 
         start = list(hidden), list(other)
@@ -129,8 +132,10 @@ class Window:
         inputs = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
         def run(params, hidden, moving, inputs):
+            handed = self.program.loop.before(params)
+
             def forward(carry, x):
-                h, s, out = self.program.plain(params, *carry, x)
+                h, s, out, _ = self.program.loop.body(handed, *carry, x)
                 return (h, s), self.program.graded(out, h)
 
             xs = [inputs.get(i, x) for i, x in enumerate(self.inputs)]
@@ -146,3 +151,40 @@ class Window:
         given = [jax.tree.map(jnp.zeros_like, shape) if ct is None else list(ct) for ct, shape in zip((outs, hidden, other), shapes, strict=True)]
         dp, dh, ds, dx = pull(tuple(given))
         return dp, dh, list(ds.values()), dx
+
+    def pull_to(self, variables: Sequence[Var]) -> Callable:
+        """`(hidden, other) -> (hidden, other, variables)`: cotangents of the exit state to those of the entry state and of these variables at each step."""
+        hidden, other = self.entry
+        floats = {i: o for i, o in enumerate(other) if is_float(self.program.step.other_vars[i])}
+        program = perturb(self.program.step.jaxpr, list(variables), [], []).perturb_jaxpr
+        n, m = len(hidden), len(hidden) + len(other)
+        zeros = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in variables]
+
+        def run(hidden, moving, added):
+            def forward(carry, x):
+                inputs, added = x
+                out = eval_jaxpr(program.jaxpr, program.consts, *self.params, *carry[0], *carry[1], *inputs, *added)
+                return (out[:n], out[n:m]), None
+
+            (h, s), _ = scan(forward, (list(hidden), [moving.get(i, o) for i, o in enumerate(other)]), (list(self.inputs), added), self.length)
+            return h, [s[i] for i in floats]
+
+        _, pull = jax.vjp(run, list(hidden), floats, zeros)
+
+        def of(hidden, other):
+            dh, ds, dy = pull((list(hidden), list(other)))
+            return dh, list(ds.values()), dy
+
+        return of
+
+    def operand(self, use: Use) -> Any:
+        """What multiplies the weight of a use, step by step."""
+        jaxpr = self.program.step.jaxpr.jaxpr
+        wanted = [a for a in use.eqn.invars if isinstance(a, Var)]
+        program = new_jaxpr(jaxpr.invars, wanted, prune([e for e in jaxpr.eqns if not e.effects], wanted), jaxpr.constvars)
+
+        def run(h, s, x, y):
+            values = dict(zip(wanted, eval_jaxpr(program, self.program.step.jaxpr.consts, *self.params, *h, *s, *x), strict=True))
+            return operand(use, [a.val if isinstance(a, Literal) else values[a] for a in use.eqn.invars])
+
+        return None if use.axes is None or use.axes.x is None else self._over_time(run)()

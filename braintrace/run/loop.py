@@ -1,0 +1,40 @@
+"""A step as the body of a loop: what depends on the parameters alone is computed once, before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from .._jax import JaxprEqn, Literal, Var, eval_jaxpr, new_jaxpr
+from ..step import Step
+
+
+class Loop:
+    """`before(params)` once, then `body(that, hidden, other, inputs)` at each step, which also gives the values of the variables `wanted`."""
+
+    def __init__(self, step: Step, wanted: Sequence[Var]):
+        jaxpr = step.jaxpr.jaxpr
+        self._consts = step.jaxpr.consts
+        fixed: set[Var] = {*step.param_vars, *jaxpr.constvars}
+        before: list[JaxprEqn] = []
+        body: list[JaxprEqn] = []
+        for eqn in jaxpr.eqns:
+            once = not eqn.effects and all(isinstance(a, Literal) or a in fixed for a in eqn.invars)
+            (before if once else body).append(eqn)
+            fixed.update(eqn.outvars if once else ())
+        outs = [*jaxpr.outvars, *wanted]
+        used = {a for e in body for a in e.invars if isinstance(a, Var)} | {a for a in outs if isinstance(a, Var)}
+        handed = [v for v in dict.fromkeys([*step.param_vars, *[v for e in before for v in e.outvars]]) if v in used]
+        self._before = new_jaxpr(step.param_vars, handed, before, jaxpr.constvars)
+        self._body = new_jaxpr([*handed, *step.hidden_vars, *step.other_vars, *step.input_vars], outs, body, jaxpr.constvars)
+        self._cuts = len(step.hidden), len(step.hidden) + len(step.other), len(jaxpr.outvars)
+
+    def before(self, params: Sequence[Any]) -> list[Any]:
+        """What the body needs of the parameters."""
+        return eval_jaxpr(self._before, self._consts, *params)
+
+    def body(self, handed: Sequence[Any], hidden: Sequence[Any], other: Sequence[Any], inputs: Sequence[Any]) -> tuple[list, list, list, list]:
+        """New hidden state, new other state, outputs, wanted values."""
+        out = eval_jaxpr(self._body, self._consts, *handed, *hidden, *other, *inputs)
+        a, b, c = self._cuts
+        return out[:a], out[a:b], out[b:c], out[c:]
