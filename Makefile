@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test demo fuzz clean
+.PHONY: test demo bench fuzz clean
 
 test: .venv/ready
 	$(BIN)/ruff check .
@@ -11,6 +11,15 @@ test: .venv/ready
 
 demo: .venv/ready
 	$(BIN)/python examples/report.py
+
+# Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
+bench: .venv/ready .venv-reference/ready
+	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python benchmarks/results.md
+
+.venv-reference/ready:
+	$(PYTHON) -m venv .venv-reference
+	.venv-reference/bin/pip install --quiet --disable-pip-version-check braintrace==0.2.6
+	touch $@
 
 # The property tests with many more programs: make fuzz PROGRAMS=20000
 PROGRAMS ?= 5000
@@ -23,4 +32,4 @@ fuzz: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .venv-reference

@@ -49,12 +49,16 @@ def bptt(cell, shape):
     return best(lambda: jax.tree.leaves(grad(xs, ys)))
 
 
-def stream(steps=2000):
-    """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample."""
+def stream(steps=2000, traces=True):
+    """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample; without traces it is what brainstate itself costs."""
     model = Net('gru', LINEAR, 16, 64, 4)
     xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
-    learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
-    weights = learner.param_states
+    if traces:
+        learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
+        weights = learner.param_states
+    else:
+        learner = brainstate.nn.init_all_states(model, batch_size=1)
+        weights = model.states(brainstate.ParamState)
 
     @brainstate.transform.jit
     def step(x):
@@ -140,6 +144,7 @@ if __name__ == '__main__':
             say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
     say(case='stream', us=stream())
     if OURS:
+        say(case='floor', us=stream(traces=False))
         say(case='pure stream', us=pure_stream())
         say(case='rtrl', ms=rtrl())
         say(case='memory', bytes={n: memory(n) for n in (100, 1000, 10000)})

@@ -16,7 +16,7 @@ from .graph.etrace_graph import ETraceGraph, assemble, prepare
 from .report import CompilationReport
 from .rules.registry import Rule
 from .run.data import MultiStepData, SingleStepData, first_step
-from .run.executor import Carried, Executor
+from .run.executor import Carried, Executor, memory_of
 from .run.settings import BUDGET, executor_of, resolve, sequence_length, weigh, window_length
 
 brainstate: Any = frontend.brainstate
@@ -99,11 +99,12 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
     def report(self) -> CompilationReport:
         if self._own.compiled is None:
             raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
-        return CompilationReport(self.graph)
+        return CompilationReport(self.graph, memory_of(self._ready()[1], self._budget))
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""
-        text = CompilationReport(self.graph).to_str(2)
+        self._ready()
+        text = self.report.to_str(2)
         if verbose:
             print(text)
         return text if return_msg else None
@@ -250,7 +251,7 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
 
     def etrace_grad(self, *sequences: Any, step_fn: Callable, mask: Any = None, chunk_size: int | None = None, weights: Mapping | None = None,
                     reduction: str = 'mean', loss_output: str = 'per_step', has_aux: bool = False, return_value: bool = False, window: Any = 'auto',
-                    fresh: bool = False) -> Any:
+                    fresh: bool = False, progress: bool = False) -> Any:
         """Online gradient of a loss over a sequence.
 
         Args:
@@ -265,6 +266,7 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
             return_value: also return the losses.
             window: steps in a block, or 'auto'. With single-step credit the result does not depend on it.
             fresh: the sequence stands alone: it starts from zero traces and leaves none behind.
+            progress: show a progress bar.
 
         Returns:
             `grads`, `(grads, losses)`, `(grads, aux)` or `(grads, losses, aux)`.
@@ -280,13 +282,13 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
         if chunk_size is not None and not (chunk_size == 1 and not isinstance(chunk_size, bool)):
             grads, losses, aux = self._by_chunks(sequences, length, step_fn, mask, chunk_size, weights, reduction, has_aux)
         else:
-            grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh)
+            grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress)
         weight, full = weigh(mask, losses.shape, losses.dtype, reduction)
         value = losses if loss_output == 'per_step' else losses * full if loss_output == 'masked' else (losses * weight).sum()
         found = (grads, *([value] if return_value else []), *([aux] if has_aux else []))
         return found if len(found) > 1 else grads
 
-    def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh):
+    def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress):
         info, executor, tree = self._driver(step_fn, tuple(jax.tree.map(lambda a: a[0], sequences)), has_aux)
         loss = executor.program.step.outs[0]
         params, carried = self._take(info, executor)
@@ -294,9 +296,9 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
 
         def run(params, carried, inputs, mask):
             weight, _ = weigh(mask, (length, *loss.aval.shape), loss.aval.dtype, reduction)
-            return executor.grad(params, carried, inputs, [weight], length, steps, fresh)
+            return executor.grad(params, carried, inputs, [weight], length, steps, fresh, progress)
 
-        key = executor, length, steps, reduction, fresh
+        key = executor, length, steps, reduction, fresh, progress
         if key not in self._own.jitted:
             self._own.jitted[key] = jax.jit(run)
         inputs = [jnp.asarray(a) for a in jax.tree.leaves(sequences)]

@@ -26,8 +26,8 @@ class CompilationReport:
         [(('W', 'weight'), [0]), (('W', 'weight'), [0])]
     """
 
-    def __init__(self, graph: ETraceGraph):
-        self.graph = graph
+    def __init__(self, graph: ETraceGraph, memory: dict[str, int] | None = None):
+        self.graph, self.memory = graph, memory
 
     @property
     def hidden_groups(self) -> list[tuple[int, list[tuple]]]:
@@ -98,6 +98,10 @@ class CompilationReport:
         wide = [max((len(r[i]) for r in rows), default=0) for i in (0, 1)]
         for name, shape, fate in rows:
             yield f'  {name:{wide[0]}}  {shape:{wide[1]}}  {fate}'
+        if self.memory is not None:
+            m = self.memory
+            yield 'Memory'
+            yield f'  all traces {_bytes(m["trace_bytes"])}; a block of {m["block_steps"]} steps about {_bytes(m["block_bytes"])}'
         if level > 1:
             told = [r for r in self.diagnostics if r.level is not DiagnosticLevel.INFO]
             yield from ['Diagnostics', *[f'  {r.level.value}: {r.message}' for r in told]] if told else ['No diagnostics']
@@ -123,12 +127,15 @@ def trace_bytes(r: HiddenParamOpRelation, g: Any) -> str:
     count = len(g.carried) * len(r.maps[g.index])
     for n in r.trace_shape():
         count *= n
-    size = float(count * r.w_var.aval.dtype.itemsize)
-    for unit in ('B', 'kB', 'MB', 'GB'):
-        if size < 1000 or unit == 'GB':
-            return f'{size:.3g} {unit}' if size else 'nothing to carry'
+    return _bytes(count * r.w_var.aval.dtype.itemsize) if count else 'nothing to carry'
+
+
+def _bytes(size: float) -> str:
+    for unit in ('B', 'kB', 'MB'):
+        if size < 1000:
+            return f'{size:.3g} {unit}'
         size /= 1000
-    raise AssertionError
+    return f'{size:.3g} GB'
 
 
 def _dotted(path: tuple) -> str:

@@ -294,13 +294,25 @@ def test_one_compilation_for_each_shape():
     total = lambda out: out.sum()
     for scale in (1., 2., 3.):
         _, carry = learner.grad(total, jnp.ones(2) * scale, carry, jnp.ones((5, 2)))
-    assert len(calls) == before + 1 and learner._jitted[total, 'auto', 'mean', False]._cache_size() == 1
+    assert len(calls) == before + 1 and learner._jitted[total, 'auto', 'mean', False, False]._cache_size() == 1
 
 
 def run(f, xs, ys, loss=loss, state=None, **kw):
     learner = braintrace.compile(f, 'd_rtrl', P, one, X[0])
     carry = learner.init(P, one)
     return learner.grad(loss, P, carry if state is None else carry._replace(state=state), xs, ys, **kw)
+
+
+def test_progress_and_plan(capsys):
+    step, state = OTHERS['gru']
+    learner = braintrace.compile(step, 'd_rtrl', P, state, X[0], memory_budget=5000)
+    (grads, _), _ = learner.grad(loss, P, learner.init(P, state), X, Y, window=3, progress=True)
+    jax.effects_barrier()
+    assert f'{T}/{T}' in capsys.readouterr().err
+    assert_close(grads, online(step, state, 'd_rtrl', 3)[0])
+    memory = learner.report.memory
+    assert memory['trace_bytes'] == sum(a.nbytes for a in learner.init(P, state).traces.values()) and memory['block_bytes'] <= 5000
+    assert 'all traces' in learner.report.to_str()
 
 
 @pytest.mark.parametrize('error, message, call', [

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from ..rules.carrier import Carrier, Contribution, Credit, Entry
 from .program import Program
+from .progress import advance
 from .window import Window
 
 MOST_STEPS = 128  # a longer block gains little speed and costs memory in proportion
@@ -40,11 +41,11 @@ class Executor:
     def start(self, hidden: Sequence[Any], other: Sequence[Any]) -> Carried:
         return Carried(list(hidden), list(other), self.carrier.init(), jnp.zeros((), jnp.int32))
 
-    def grad(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], cotangents: Sequence[Any], length: int, window: int, fresh: bool
-             ) -> tuple[list, list, Carried]:
+    def grad(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], cotangents: Sequence[Any], length: int, window: int, fresh: bool,
+             progress: bool = False) -> tuple[list, list, Carried]:
         """Gradients of the parameters summed over the steps, all outputs, and what is carried on.
 
-        `cotangents` weighs the graded outputs of each step. With `fresh` the traces start from zero and are not kept.
+        `cotangents` weighs the graded outputs of each step. With `fresh` the traces start from zero and are not kept. `progress` shows a bar.
         """
         if fresh:
             carried = carried._replace(traces=self.carrier.init(), steps=jnp.zeros((), jnp.int32))
@@ -56,6 +57,8 @@ class Executor:
             carried, found, outs = self._block(params, carried, inputs, cotangents, alone)
             gp = [a + b for a, b in zip(gp, found.params or (0,) * len(gp), strict=True)]
             gw = [a + found.weights.get(r, 0) for r, a in enumerate(gw)]
+            if progress:
+                advance(len(cotangents[0]), length)
             return (carried, (gp, gw)), outs
 
         (carried, (gp, gw)), outs = in_blocks(block, (carried, zero), (list(inputs), list(cotangents)), length, window)
@@ -139,6 +142,13 @@ def pick_window(length: int, bytes_per_step: int, budget: int) -> int:
     most = max(1, min(MOST_STEPS, budget // max(bytes_per_step, 1)))
     blocks = -(-length // most)
     return -(-length // blocks)
+
+
+def memory_of(executor: Executor, budget: int) -> dict[str, int]:
+    """What a run costs: the bytes of all traces, the steps of the longest block that `window='auto'` takes, and its bytes."""
+    step = bytes_per_step(executor.program)
+    steps = pick_window(MOST_STEPS, step, budget)
+    return dict(trace_bytes=sum(v.size * v.dtype.itemsize for v in executor.shapes.values()), block_steps=steps, block_bytes=steps * step)
 
 
 def bytes_per_step(program: Program) -> int:

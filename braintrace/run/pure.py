@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..frontends.functional import moving, trace
 from ..graph.canonical import ControlFlowPolicy
 from ..graph.etrace_graph import ETraceGraph, compile_step
-from .executor import Carried, Executor
+from .executor import Carried, Executor, memory_of
 from .settings import BUDGET, executor_of, resolve, sequence_length, weigh, window_length
 
 
@@ -53,7 +53,8 @@ class PureLearner:
     def report(self):
         """What the compiler decided."""
         from ..report import CompilationReport
-        return CompilationReport(self.graph)
+        executor, _ = self._executor(None, *self._example, ())
+        return CompilationReport(self.graph, memory_of(executor, self._budget))
 
     def _executor(self, loss_fn: Callable | None, params: Any, state: Any, inputs: tuple, targets: tuple) -> tuple[Executor, Any]:
         leaves, tree = jax.tree.flatten((params, state, inputs, targets))
@@ -75,7 +76,7 @@ class PureLearner:
         return Carry(state, executor.carrier.init(), jnp.zeros((), jnp.int32))
 
     def grad(self, loss_fn: Callable, params: Any, carry: Carry, xs: Any, *targets: Any, window: Any = 'auto', mask: Any = None, reduction: str = 'mean',
-             fresh: bool = False) -> tuple[tuple[Any, Any], Carry]:
+             fresh: bool = False, progress: bool = False) -> tuple[tuple[Any, Any], Carry]:
         """Online gradient of `loss_fn(out, *target)` over a sequence, and the losses of its steps.
 
         Args:
@@ -88,18 +89,19 @@ class PureLearner:
             mask: weights of the losses, `(T,)` or `(T, batch)`.
             reduction: 'mean' or 'sum' over the (weighted) losses.
             fresh: the sequence stands alone: it starts from zero traces and leaves none.
+            progress: show a progress bar.
 
         Returns:
             `((grads, losses), carry)`.
         """
         inputs = self._split(xs)
         length = sequence_length([*inputs, *targets])
-        key = loss_fn, window, reduction, fresh
+        key = loss_fn, window, reduction, fresh, progress
         if key not in self._jitted:
-            self._jitted[key] = jax.jit(lambda *a: self._grad(loss_fn, window, reduction, fresh, *a), static_argnums=(0,))
+            self._jitted[key] = jax.jit(lambda *a: self._grad(loss_fn, window, reduction, fresh, progress, *a), static_argnums=(0,))
         return self._jitted[key](length, params, carry, inputs, targets, mask)
 
-    def _grad(self, loss_fn, window, reduction, fresh, length, params, carry, inputs, targets, mask):
+    def _grad(self, loss_fn, window, reduction, fresh, progress, length, params, carry, inputs, targets, mask):
         first = lambda t: jax.tree.map(lambda a: a[0], t)
         executor, _ = self._executor(loss_fn, params, carry.state, first(inputs), first(targets))
         [loss] = self._scalar_or_by_sample(executor.program.step.outs)
@@ -107,7 +109,7 @@ class PureLearner:
         carried = self._unpack(executor, carry)
         leaves = jax.tree.leaves((inputs, targets))
         steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
-        grads, [losses], carried = executor.grad(jax.tree.leaves(params), carried, leaves, [weights], length, steps, fresh)
+        grads, [losses], carried = executor.grad(jax.tree.leaves(params), carried, leaves, [weights], length, steps, fresh, progress)
         grads = jax.tree.unflatten(jax.tree.structure(params), grads)
         traces, done = (carry.traces, carry.steps) if fresh else (carried.traces, carried.steps)
         return (grads, losses), self._pack(carry, carried)._replace(traces=traces, steps=done)
