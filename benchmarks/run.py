@@ -51,6 +51,9 @@ def report(ours, theirs):
     yield f'| 0.2.6 | {reference:.0f} | 1 |\n'
     one, block = by_case['rtrl']['ms']
     yield f'## Exact RTRL\n\ntanh RNN, 64 units, batch 8, 64 steps: step by step {one:.0f} ms, in blocks of 32 {block:.1f} ms, {one / block:.0f} x faster.\n'
+    seconds = by_case['compiling']['seconds']
+    yield (f'## Compiling the graph\n\nOne GRU {seconds["gru"]:.2f} s, a stack of 100 {seconds["stack"]:.2f} s, a layer of a million units '
+           f'{seconds["million"]:.2f} s.\n')
     sizes = by_case['memory']['bytes']
     yield '## Memory\n\nTemporary bytes of a compiled D_RTRL driver (leaky layer 16-64, batch 4) by length of the sequence: ' + ', '.join(
         f'{n} steps {b / 1e6:.2f} MB' for n, b in sizes.items()) + '.\n'

@@ -131,6 +131,25 @@ def memory(length):
     return f.lower(params, learner.init(params, state), xs).compile().memory_analysis().temp_size_in_bytes
 
 
+def compiling():
+    """Seconds to compile a GRU, a stack of 100 of them, and a layer of a million units."""
+    from braintrace.frontends.functional import trace
+    from braintrace.graph.etrace_graph import compile_step
+
+    def timed(f):
+        start = time.perf_counter()
+        f()
+        return time.perf_counter() - start
+
+    x = jnp.ones((2, 8))
+    stack = lambda n: brainstate.nn.init_all_states(brainstate.nn.Sequential(*[brainstate.nn.GRUCell(8, 8) for _ in range(n)]), batch_size=2)
+    one, many = stack(1), stack(100)
+    big = jnp.ones(1_000_000)
+    unit = lambda p, h, x: (jnp.tanh(p * h + jnp.roll(x, 1)), h)
+    return dict(gru=timed(lambda: braintrace.compile_etrace_graph(one, x)), stack=timed(lambda: braintrace.compile_etrace_graph(many, x)),
+                million=timed(lambda: compile_step(trace(unit, big, big, big)[0])))
+
+
 def say(**row):
     print(json.dumps(row), flush=True)
 
@@ -147,4 +166,5 @@ if __name__ == '__main__':
         say(case='floor', us=stream(traces=False))
         say(case='pure stream', us=pure_stream())
         say(case='rtrl', ms=rtrl())
+        say(case='compiling', seconds=compiling())
         say(case='memory', bytes={n: memory(n) for n in (100, 1000, 10000)})

@@ -149,7 +149,8 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
         self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
         shapes = self._shapes(inputs)
         info, executor = self._build(self._step_of, inputs, None, True)
-        emit(executor.program.layout.graph.diagnostics, stacklevel=4)
+        if self.rule.traces:
+            emit(executor.program.layout.graph.diagnostics, stacklevel=4)
         self._own.compiled, self._own.compiled_for, self._own.jitted = (info, executor), shapes, {}
         self.init_etrace_state()
 

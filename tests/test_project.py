@@ -55,6 +55,20 @@ def test_import_is_light():
     assert loaded.strip() == '[]'
 
 
+def test_plain_functions_need_no_framework():
+    code = '''
+import jax, jax.numpy as jnp, braintrace, sys
+jax.config.update("jax_enable_x64", True)
+learner = braintrace.compile(lambda p, h, x: (jnp.tanh(h * p + x), h), "d_rtrl", jnp.ones(2), jnp.zeros(2), jnp.ones(2))
+carry = learner.init(jnp.ones(2), jnp.zeros(2))
+(grads, _), _ = learner.grad(lambda out: out.sum(), jnp.ones(2), carry, jnp.ones((3, 2)))
+print(grads.dtype, "brainstate" in sys.modules)
+braintrace.D_RTRL
+print(jax.config.jax_enable_x64)
+'''
+    assert run(code, HOME='/tmp').split() == ['float64', 'False', 'True']
+
+
 def test_every_public_name_loads():
     for name in braintrace.__all__:
         assert getattr(braintrace, name) is not None

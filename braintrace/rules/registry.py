@@ -21,11 +21,12 @@ from .slots import Layout
 
 @dataclass(frozen=True)
 class Rule:
-    """A learning rule: `carrier(layout, **options)` and the default kind of credit."""
+    """A learning rule: `carrier(layout, **options)`, the default kind of credit, and whether it follows the traces that the compiler tells about."""
     name: str
     carrier: Callable[..., Carrier]
     vjp_method: str
     options: Mapping[str, Any]
+    traces: bool = True
 
     def make(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
         missing = [k for k, v in self.options.items() if v is REQUIRED and k not in options]
@@ -85,8 +86,8 @@ def _hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -
 
 
 BY_NAME = {r.name: r for r in (
-    Rule('bptt', Nothing, 'multi-step', {}),
-    Rule('rtrl', full, 'multi-step', {}),
+    Rule('bptt', Nothing, 'multi-step', {}, traces=False),
+    Rule('rtrl', full, 'multi-step', {}, traces=False),
     Rule('d_rtrl', _position_wise, 'single-step', {'trace_dtype': None}),
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
