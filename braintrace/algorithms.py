@@ -27,13 +27,14 @@ class ParamDimVjpAlgorithm(ETraceAlgorithm):
 
     Args:
         trace_dtype: the precision the traces are stored in.
+        scope: 'diagonal' leaves recurrent weights out of D, 'block' keeps the weight from each unit to itself.
         fast_solve, chunked_trace, snap_max_jacobian_elements: accepted for old code; there is one way, and it is the fast one.
     """
     rule = BY_NAME['d_rtrl']
 
     def __init__(self, model: Any, name: str | None = None, vjp_method: str = 'single-step', fast_solve: bool = True, trace_dtype: Any = None,
-                 chunked_trace: bool = True, control_flow: Any = None, snap_max_jacobian_elements: int = 16777216, **more: Any):
-        super().__init__(model, name, vjp_method, control_flow, trace_dtype=trace_dtype, **more)
+                 chunked_trace: bool = True, control_flow: Any = None, snap_max_jacobian_elements: int = 16777216, scope: str = 'diagonal', **more: Any):
+        super().__init__(model, name, vjp_method, control_flow, trace_dtype=trace_dtype, scope=scope, **more)
 
     @property
     def etrace_bwg(self) -> dict:

@@ -183,7 +183,7 @@ def outer(x, f):
     return f if x is None else x[..., None] * f[..., None, :]
 
 
-def textbook(name, rule, decay=.8):
+def textbook(name, rule, decay=.8, block=False):
     """The rule as the papers state it: one trace (or pair) for each op, a signal at each new state, one update for each step. Sums over time."""
     cell, operands, read = CELLS[name]
     state = OTHERS[name][1]
@@ -192,6 +192,9 @@ def textbook(name, rule, decay=.8):
     signal_of = jax.grad(lambda new, y: loss(read(new) @ P['o'], y))  # new states as independent variables
     for t in range(T):
         ys, df, D, new = pieces(cell, P, h, X[t])
+        if block:  # the block diagonal of the whole Jacobian, sample by sample
+            J = jax.jacrev(lambda *h, x=X[t]: cell(P, h, x)[1](cell(P, h, x)[0], h), tuple(range(len(h))))(*h)
+            D = jnp.stack([jnp.stack([jnp.einsum('bibi->bi', b) for b in row]) for row in J])
         xs, signal = operands(P, h, X[t]), jnp.stack(signal_of(new, Y[t]))
         for k in ys:
             if rule == 'd_rtrl':
@@ -215,6 +218,17 @@ def test_rules_equal_their_textbook_form(name, rule):
     found |= {k: found['L'][:, i * H:][:, :H] for i, k in enumerate('ifou')} | {'G': found['G'][:, :H]}
     for k, expected in textbook(name, rule).items():
         assert_close(found[k], expected)
+
+
+@pytest.mark.parametrize('name', ['tanh rnn', 'lstm'])
+def test_block_scope_keeps_the_weight_from_each_unit_to_itself(name):
+    step, state = OTHERS[name]
+    found, _ = online(step, state, 'd_rtrl', 1, scope='block')
+    assert_close(online(step, state, 'd_rtrl', 3, scope='block')[0], found)
+    found |= {k: found['L'][:, i * H:][:, :H] for i, k in enumerate('ifou')}
+    for k, expected in textbook(name, 'd_rtrl', block=True).items():
+        assert_close(found[k], expected)
+    assert np.abs(found['L' if name == 'lstm' else 'R'] - online(step, state, 'd_rtrl', 3)[0]['L' if name == 'lstm' else 'R']).max() > 1e-4
 
 
 def test_no_parameter_is_forgotten():

@@ -14,6 +14,7 @@ from ..graph.etrace_graph import ETraceGraph
 from ..graph.groups import HiddenGroup, colour
 from ..graph.layout import positions
 from ..graph.relations import HiddenParamOpRelation
+from .bridges import Bridge, find_bridges
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +52,19 @@ class Layout:
     units: dict[int, Units]
     slots: tuple[Slot, ...]
     pure: frozenset[int]
+    bridges: dict[Var, Bridge]
 
 
-def lay_out(graph: ETraceGraph) -> Layout:
-    """Find the slots: one for each weight and group, shared by relations with equal labels and maps."""
+def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
+    """Find the slots: one for each weight and group, shared by relations with equal labels and maps.
+
+    `scope` says where position-wise paths end: at every op that mixes units ('diagonal'), or not where it has a diagonal ('block').
+    """
+    if scope not in ('diagonal', 'block'):
+        raise ValueError(f"`scope` must be 'diagonal' or 'block', got {scope!r}.")
+    bridges = find_bridges(graph) if scope == 'block' else {}
     relations = tuple(graph.hidden_param_op_relations)
-    units = {g.index: _units(graph, g, relations) for g in graph.hidden_groups if g.carried}
+    units = {g.index: _units(graph, g, relations, bridges) for g in graph.hidden_groups if _carried(graph, g, bridges)}
     slots: list[Slot] = []
     home: dict[tuple, int] = {}
     for i, r in enumerate(relations):
@@ -71,7 +79,7 @@ def lay_out(graph: ETraceGraph) -> Layout:
                     slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
                 else:
                     slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
-    return Layout(graph, relations, units, tuple(slots), frozenset(i for i, r in enumerate(relations) if _is_pure(graph, r)))
+    return Layout(graph, relations, units, tuple(slots), frozenset(i for i, r in enumerate(relations) if _is_pure(graph, r)), bridges)
 
 
 def _is_pure(graph: ETraceGraph, r: HiddenParamOpRelation) -> bool:
@@ -93,9 +101,15 @@ def _name(r: HiddenParamOpRelation, g: HiddenGroup, slots: Sequence[Slot]) -> st
     return f'{name}#{again}' if again else name
 
 
-def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation]) -> Units:
-    rows = [row for row in graph.found.rows if any(row.old is v for v in g.hidden_invars)]
-    carried = tuple(rows[k] for k in g.carried if is_float(rows[k].old))
+def _carried(graph: ETraceGraph, g: HiddenGroup, bridges: dict[Var, Bridge]) -> tuple[Row, ...]:
+    """The rows of a group whose old value matters to a trace."""
+    mine = [s for s, row in enumerate(graph.found.rows) if any(row.old is v for v in g.hidden_invars)]
+    bridged = {s for b in bridges.values() for s in b.rows}
+    return tuple(graph.found.rows[s] for k, s in enumerate(mine) if (k in g.carried or s in bridged) and is_float(graph.found.rows[s].old))
+
+
+def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation], bridges: dict[Var, Bridge]) -> Units:
+    carried = _carried(graph, g, bridges)
     leaves = tuple(next(i for i, v in enumerate(graph.step.hidden_vars) if v is row.old) for row in carried)
     n = int(np.prod(g.varshape))
     apart = list(g.elsewhere)

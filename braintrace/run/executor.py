@@ -38,9 +38,6 @@ class Executor:
         """The shapes of the traces."""
         return jax.eval_shape(self.carrier.init)
 
-    def start(self, hidden: Sequence[Any], other: Sequence[Any]) -> Carried:
-        return Carried(list(hidden), list(other), self.carrier.init(), jnp.zeros((), jnp.int32))
-
     def grad(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], cotangents: Sequence[Any], length: int, window: int, fresh: bool,
              progress: bool = False) -> tuple[list, list, Carried]:
         """Gradients of the parameters summed over the steps, all outputs, and what is carried on.

@@ -66,6 +66,10 @@ class Program:
             live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts]
             out = [_as_known(eqn, values, given[eqn.outvars[0]])] if eqn.outvars[0] in given else bind(eqn, values)
             followed = bind(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))]) if live else None
+            bridge = self.layout.bridges.get(eqn.outvars[0])
+            if bridge is not None and bridge.x in pw and followed is None:
+                w = lax.stop_gradient(of_cut(eqn.invars[self.layout.relations[relations[0]].use.operand]))
+                followed = [out[0] + bridge(pw[bridge.x] - cut[bridge.x], w)]
             for r in relations:
                 at = next(j for j, v in enumerate(eqn.outvars) if v is self.layout.relations[r].y_var)
                 if everywhere is not None:

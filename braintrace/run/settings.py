@@ -34,7 +34,7 @@ def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple
 
 
 def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None, hidden: bool = False) -> Executor:
-    layout = lay_out(graph)
+    layout = lay_out(graph, options.get('scope', 'diagonal'))
     return Executor(Program(layout, graded, hidden), rule.make(layout, options), single_step)
 
 
