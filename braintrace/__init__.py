@@ -13,6 +13,7 @@ _HOME = {
     'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
                  'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
                  'find_hidden_param_op_relations_from_module'],
+    'drivers': ['SequenceDriverMixin'],
     'entry': ['compile'],
     'errors': ['CompilationError', 'NotSupportedError'],
     'frontends.brainstate': ['ModuleInfo'],

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from .drivers import SequenceDriverMixin
 from .frontends import brainstate as frontend
 from .frontends.brainstate import ModuleInfo
 from .graph.canonical import ControlFlowPolicy
@@ -17,7 +18,7 @@ from .report import CompilationReport
 from .rules.registry import Rule
 from .run.data import MultiStepData, SingleStepData, first_step
 from .run.executor import Carried, Executor, memory_of
-from .run.settings import BUDGET, executor_of, resolve, sequence_length, weigh, window_length
+from .run.settings import BUDGET, executor_of, resolve, sequence_length
 
 brainstate: Any = frontend.brainstate
 
@@ -57,7 +58,7 @@ class _Own:
         self.calls: list | None = None  # inside a driver: the calls of the learner
 
 
-class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
+class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     """A learner: call it like the model, differentiate it like the model, and the gradient is the online one.
 
     Args:
@@ -248,153 +249,6 @@ class ETraceAlgorithm(brainstate.nn.Module):  # type: ignore[misc]
             raise TypeError('`step_fn` gets one step at a time: call the learner on plain data, or pass `chunk_size` to drive it with MultiStepData.')
         return self._step_of(*first_step(args))
 
-    # ---- sequences ----
-
-    def etrace_grad(self, *sequences: Any, step_fn: Callable, mask: Any = None, chunk_size: int | None = None, weights: Mapping | None = None,
-                    reduction: str = 'mean', loss_output: str = 'per_step', has_aux: bool = False, return_value: bool = False, window: Any = 'auto',
-                    fresh: bool = False, progress: bool = False) -> Any:
-        """Online gradient of a loss over a sequence.
-
-        Args:
-            sequences: pytrees with time as first axis.
-            step_fn: `step_fn(*slices) -> loss`, or `(loss, aux)`; it calls the learner once. The loss is a scalar, or one for each sample.
-            mask: weights of the losses, `(T,)` or `(T, batch)`.
-            chunk_size: give `step_fn` slices of that many steps, to be wrapped in `MultiStepData`; it returns a loss for each step.
-            weights: the parameter states to differentiate, by any keys; all of the model's by default.
-            reduction: 'mean' or 'sum'.
-            loss_output: 'per_step', 'masked' or 'scalar'.
-            has_aux: `step_fn` returns `(loss, aux)`.
-            return_value: also return the losses.
-            window: steps in a block, or 'auto'. With single-step credit the result does not depend on it.
-            fresh: the sequence stands alone: it starts from zero traces and leaves none behind.
-            progress: show a progress bar.
-
-        Returns:
-            `grads`, `(grads, losses)`, `(grads, aux)` or `(grads, losses, aux)`.
-        """
-        self._ready()
-        wrapped = lambda x: isinstance(x, SingleStepData | MultiStepData)
-        if any(map(wrapped, jax.tree.leaves(sequences, is_leaf=wrapped))):
-            raise TypeError('`etrace_grad` takes plain sequences: wrap the data inside `step_fn`.')
-        if loss_output not in ('per_step', 'masked', 'scalar'):
-            raise ValueError(f"`loss_output` must be 'per_step', 'masked' or 'scalar', got {loss_output!r}.")
-        length = sequence_length(sequences)
-        weights = self.param_states if weights is None else weights
-        if chunk_size is not None and not (chunk_size == 1 and not isinstance(chunk_size, bool)):
-            grads, losses, aux = self._by_chunks(sequences, length, step_fn, mask, chunk_size, weights, reduction, has_aux)
-        else:
-            grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress)
-        weight, full = weigh(mask, losses.shape, losses.dtype, reduction)
-        value = losses if loss_output == 'per_step' else losses * full if loss_output == 'masked' else (losses * weight).sum()
-        found = (grads, *([value] if return_value else []), *([aux] if has_aux else []))
-        return found if len(found) > 1 else grads
-
-    def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress):
-        info, executor, tree = self._driver(step_fn, tuple(jax.tree.map(lambda a: a[0], sequences)), has_aux)
-        loss = executor.program.step.outs[0]
-        params, carried = self._take(info, executor)
-        steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
-
-        def run(params, carried, inputs, mask):
-            weight, _ = weigh(mask, (length, *loss.aval.shape), loss.aval.dtype, reduction)
-            return executor.grad(params, carried, inputs, [weight], length, steps, fresh, progress)
-
-        key = executor, length, steps, reduction, fresh, progress
-        if key not in self._own.jitted:
-            self._own.jitted[key] = jax.jit(run)
-        inputs = [jnp.asarray(a) for a in jax.tree.leaves(sequences)]
-        grads, outs, after = self._own.jitted[key](params, carried, inputs, mask)
-        self._give(info, after, traces=not fresh)
-        return self._by_weight(info, grads, weights), outs[0], tree.unflatten(outs)[1] if has_aux else None
-
-    def _by_weight(self, info: ModuleInfo, grads: list, weights: Mapping) -> dict:
-        rest = iter(grads)
-        of = {id(s): jax.tree.map(lambda _: next(rest), s.value) for s in info.compiled_model_states if frontend._role(s) == 'param'}
-        return {k: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, s.value) for k, s in weights.items()}
-
-    def _driver(self, step_fn: Callable, slices: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
-        """The program of one step of the user's function, loss included, for slices like these."""
-        key = _identity(step_fn), self._shapes(slices), has_aux
-        if key not in self._own.jitted:
-            calls: list = []
-            self._own.calls = calls
-            try:
-                info, executor = self._build(lambda *a: self._one_loss(step_fn(*a), has_aux), slices, (0,), False)
-            finally:
-                self._own.calls = None
-            if len(calls) != 1:
-                raise ValueError(f'`step_fn` must call the learner once in each step, it did so {len(calls)} times.')
-            made = info, executor, info.out_tree
-            if any(isinstance(c, jax.core.Tracer) for c in executor.program.step.jaxpr.consts):
-                return made  # it belongs to the surrounding trace and must not outlive it
-            self._own.jitted[key] = made
-        return self._own.jitted[key]
-
-    @staticmethod
-    def _one_loss(result: Any, has_aux: bool) -> Any:
-        loss, aux = result if has_aux else (result, None)
-        if jnp.ndim(loss) > 1:
-            raise ValueError(f'`step_fn` must return a scalar loss, or one for each sample, got shape {jnp.shape(loss)}.')
-        return loss, aux
-
-    def _by_chunks(self, sequences, length, step_fn, mask, chunk, weights, reduction, has_aux):
-        if isinstance(chunk, bool) or not isinstance(chunk, int):
-            raise TypeError(f'`chunk_size` must be an int, got {chunk!r}.')
-        if chunk < 1 or length % chunk:
-            raise ValueError(f'`chunk_size` must be at least 1 and divide the length {length}, got {chunk}.')
-        if self._single_step:
-            raise ValueError("`chunk_size` needs a learner with vjp_method='multi-step'. For blocks of the classical rule use `window`.")
-        weight, _ = weigh(mask, (length,), jnp.result_type(float), reduction)
-        cut = jax.tree.map(lambda a: jnp.reshape(a, (length // chunk, chunk, *jnp.shape(a)[1:])), (sequences, weight))
-
-        def one(_, slices):
-            data, weight = slices
-
-            def objective():
-                losses, aux = self._losses(step_fn(*data), has_aux, chunk)
-                return (losses * weight).sum(), (losses, aux)
-
-            grads, extra = brainstate.transform.grad(objective, weights, has_aux=True)()
-            return _, (grads, extra)
-
-        _, (grads, (losses, aux)) = brainstate.transform.scan(one, jnp.zeros(()), cut)
-        flat = lambda a: a.reshape(length, *a.shape[2:])
-        return jax.tree.map(lambda g: g.sum(0), grads), flat(losses), aux
-
-    @staticmethod
-    def _losses(result: Any, has_aux: bool, chunk: int) -> Any:
-        losses, aux = result if has_aux else (result, jnp.zeros(()))
-        if jnp.shape(losses) != (chunk,):
-            raise ValueError(f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape ({chunk},), got {jnp.shape(losses)}.')
-        return losses, aux
-
-    def etrace_evolve(self, *sequences: Any, step_fn: Callable | None = None, chunk_size: int | None = None, return_outputs: bool = False,
-                      window: Any = 'auto') -> Any:
-        """Run over a sequence without a loss: states and traces go on. Gives None, or the stacked outputs."""
-        self._ready()
-        length = sequence_length(sequences)
-        f = step_fn if step_fn is not None else lambda *a: self(*a)
-        info, executor, tree = self._evolver(f, tuple(jax.tree.map(lambda a: a[0], sequences)))
-        steps = window_length(window if chunk_size is None else chunk_size, length, executor, False, self._budget)
-        params, carried = self._take(info, executor)
-        key = 'evolve', executor, length, steps
-        if key not in self._own.jitted:
-            self._own.jitted[key] = jax.jit(lambda p, c, x: executor.evolve(p, c, x, length, steps))
-        outs, carried = self._own.jitted[key](params, carried, [jnp.asarray(a) for a in jax.tree.leaves(sequences)])
-        self._give(info, carried)
-        return tree.unflatten(outs) if return_outputs else None
-
-    def _evolver(self, f: Callable, slices: tuple) -> tuple[ModuleInfo, Executor, Any]:
-        key = 'evolver', _identity(f), self._shapes(slices)
-        if key not in self._own.jitted:
-            self._own.calls = []
-            try:
-                info, executor = self._build(f, slices, (), False)
-            finally:
-                self._own.calls = None
-            self._own.jitted[key] = info, executor, info.out_tree
-        return self._own.jitted[key]
-
 
 def _held(owner: Any, key: Any) -> Any:
     """The attribute or item `key` of a module or container."""
@@ -408,28 +262,6 @@ def _owner(model: Any, path: tuple) -> tuple[Any, Any]:
     return model, path[-1]
 
 
-def _identity(f: Callable) -> Any:
-    """What makes two functions the same for a cache: the code and the very objects it closes over."""
-    code = getattr(f, '__code__', None)
-    if code is None:
-        return f
-    cells = tuple(c.cell_contents for c in f.__closure__ or ())
-    return _Same((code, *cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), getattr(f, '__self__', None)))
-
-
-class _Same:
-    """A tuple of objects, equal when they are the same objects."""
-
-    def __init__(self, parts: tuple):
-        self.parts = parts
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and len(self.parts) == len(other.parts) and all(a is b for a, b in zip(self.parts, other.parts, strict=True))
-
-    def __hash__(self) -> int:
-        return hash(tuple(map(id, self.parts)))
-
-
 class ETraceVmap(brainstate.nn.Module):  # type: ignore[misc]
     """A learner of a model whose states are mapped over a batch: the model sees one sample, the learner the whole batch."""
 
@@ -441,9 +273,11 @@ class ETraceVmap(brainstate.nn.Module):  # type: ignore[misc]
         return self.module(*args)
 
     def etrace_grad(self, *sequences: Any, **options: Any) -> Any:
+        """See `ETraceAlgorithm.etrace_grad`."""
         return self.module.etrace_grad(*sequences, **options)
 
     def etrace_evolve(self, *sequences: Any, **options: Any) -> Any:
+        """See `ETraceAlgorithm.etrace_evolve`."""
         return self.module.etrace_evolve(*sequences, **options)
 
     def __getattr__(self, name: str) -> Any:
