@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,13 +47,17 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The slots of a graph. `pure` are the relations whose outputs have no effect in a step but position by position on the new hidden state."""
+    """The slots of a graph, and the bridges that position-wise paths take over mixing ops."""
     graph: ETraceGraph
     relations: tuple[HiddenParamOpRelation, ...]
     units: dict[int, Units]
     slots: tuple[Slot, ...]
-    pure: frozenset[int]
     bridges: dict[Var, Bridge]
+
+    @cached_property
+    def pure(self) -> frozenset[int]:
+        """The relations whose outputs have no effect in a step but position by position on the new hidden state."""
+        return frozenset(i for i, r in enumerate(self.relations) if _is_pure(self.graph, r))
 
 
 def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
@@ -73,13 +78,14 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
                 continue
             for unit in r.maps[g.index]:
                 feed = Feed(i, unit, at_y(unit, units[g.index].shape))
-                alike = (r.w_var, r.axes.w, r.axes.y, g.index, unit.tobytes())  # these mean the same trace
+                source = r.w_var if r.axes.x is not None else r.use.eqn.invars[0]
+                alike = (source, r.axes, r.y_var.aval.shape, g.index, unit.tobytes())  # these mean the same trace
                 k = home.setdefault(alike, len(slots))
                 if k < len(slots) and slots[k].feeds[-1].relation != i:
                     slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
                 else:
                     slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
-    return Layout(graph, relations, units, tuple(slots), frozenset(i for i, r in enumerate(relations) if _is_pure(graph, r)), bridges)
+    return Layout(graph, relations, units, tuple(slots), bridges)
 
 
 def _is_pure(graph: ETraceGraph, r: HiddenParamOpRelation) -> bool:
