@@ -203,6 +203,10 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     def _take(self, info: ModuleInfo, executor: Executor) -> tuple[list, Carried]:
         memory, traces = self._memory.value, {}
+        new = [name for name in executor.shapes if name not in memory['traces']]
+        if new and isinstance(memory['steps'], jax.core.Tracer):
+            raise ValueError(f'`step_fn` traces a weight outside the model ({new[0]}), and the learner has no room for it inside `jit`. Run `step_fn` once '
+                             'outside of `jit`, for instance with `etrace_evolve`, or make the module a part of the model.')
         for name, like in executor.shapes.items():
             value = memory['traces'].get(name)
             fits = value is not None and value.shape == like.shape and value.dtype == like.dtype

@@ -143,6 +143,31 @@ def test_a_readout_outside_the_model_learns_too():
     assert_same(grads, expected)
 
 
+def test_an_encoder_outside_the_model_is_traced_too():
+    class Leaky(bs.nn.Module):
+        def init_state(self, batch_size=None, **kw):
+            self.h = bs.HiddenState(jnp.zeros((batch_size, 2)))
+
+        def update(self, x):
+            self.h.value = .9 * self.h.value + x
+            return jnp.tanh(self.h.value)
+
+    encoder, model = bs.nn.Linear(3, 2), Leaky()
+    learner = braintrace.compile(model, 'd_rtrl', Y[0], batch_size=B)
+    weights = {('encoder',): encoder.weight}
+    step = lambda x, y: ((learner(encoder(x)) - y) ** 2).mean()
+    run = bs.transform.jit(lambda x, y: learner.etrace_grad(x, y, step_fn=step, weights=weights, window=2))
+    with pytest.raises(ValueError, match='outside the model'):
+        run(X, Y)
+    learner.etrace_evolve(X, Y, step_fn=lambda x, y: step(x, y))
+    model.h.value = jnp.zeros((B, 2))
+    learner.reset_state()
+    found = run(X, Y)
+    model.h.value = jnp.zeros((B, 2))
+    plain = lambda x, y: ((model(encoder(x)) - y) ** 2).mean()
+    assert_same(found, bs.transform.grad(lambda: bs.transform.for_loop(plain, X, Y).mean(), weights)())
+
+
 def test_mapped_models():
     learner, step = learner_of()
     expected = learner.etrace_grad(X, Y, step_fn=step)
