@@ -10,6 +10,7 @@ the rest. Same-step credit that reaches y in another way has no trace and enters
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import jax
@@ -27,8 +28,22 @@ class Factorised:
     decay_x: float
     decay_f: float
 
+    @cached_property
     def _feeds(self) -> list[tuple[str, Slot, Feed]]:
-        return [(f'{s.name}/{k}' if k else s.name, s, f) for s in self.layout.slots for k, f in enumerate(s.feeds) if f.relation in self.chosen]
+        """Name of the output trace, slot and feed; feeds whose outputs are added up before anything else share a trace."""
+        names: dict[tuple, str] = {}
+        feeds = []
+        for s in self.layout.slots:
+            for k, f in enumerate(s.feeds):
+                if f.relation in self.chosen:
+                    alike = (self.layout.sums[self.layout.relations[f.relation].y_var], s.group, f.unit.tobytes())
+                    feeds.append((names.setdefault(alike, f'{s.name}/{k}' if k else s.name), s, f))
+        return feeds
+
+    @cached_property
+    def _own_feeds(self) -> list[tuple[str, Slot, Feed]]:
+        """One feed for each output trace."""
+        return list({name: (name, s, f) for name, s, f in reversed(self._feeds)}.values())[::-1]
 
     def _with_x(self) -> list[int]:
         return [r for r in sorted(self.chosen) if self.layout.relations[r].axes.x is not None]
@@ -45,7 +60,7 @@ class Factorised:
             avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in relation.use.eqn.invars]
             x = jax.eval_shape(lambda *v, relation=relation: relation.operand(v), *avals)
             traces[self._x_name(r)] = jnp.zeros(x.shape, x.dtype)
-        for name, s, f in self._feeds():
+        for name, s, f in self._own_feeds:
             y = self.layout.relations[f.relation].y_var.aval
             traces[name] = jnp.zeros((len(self.layout.units[s.group].rows), *y.shape), y.dtype)
         return traces
@@ -60,7 +75,7 @@ class Factorised:
         for r in sorted(self.chosen):
             axes = self.layout.relations[r].axes
             signal = (1 - self.decay_f) * direct[r]
-            for name, s, f in self._feeds():
+            for name, s, f in self._feeds:
                 if f.relation == r:
                     units = self.layout.units[s.group]
                     c = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
@@ -86,7 +101,7 @@ class Factorised:
 
     def _outputs(self, traces: Traces, window) -> tuple[Traces, Traces]:
         """The output traces before each step of a window, and at its end."""
-        feeds = self._feeds()
+        feeds = self._own_feeds
         D = {g: window.transition(g) for g in {s.group: None for _, s, _ in feeds}}
         df = {name: window.slope(f.relation, s.group, f.unit, f.at_y) for name, s, f in feeds}
 
@@ -100,7 +115,7 @@ class Factorised:
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         weights: dict[int, Any] = {}
-        for name, s, f in self._feeds():
+        for name, s, f in self._feeds:
             units, r = self.layout.units[s.group], f.relation
             lam = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)])
             signal = (f.at_y(lam) * traces[name]).sum(0) / _correction(self.decay_f, credit.steps - 1, traces[name].dtype)

@@ -9,7 +9,7 @@ from functools import cached_property
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_float
+from .._jax import JaxprEqn, Var, is_float
 from ..graph.analysis import Row
 from ..graph.etrace_graph import ETraceGraph
 from ..graph.groups import HiddenGroup, colour
@@ -55,6 +55,11 @@ class Layout:
     bridges: dict[Var, Bridge]
 
     @cached_property
+    def sums(self) -> dict[Var, Var]:
+        """Outputs of relations with the same sum have the same slopes."""
+        return _sums(self.graph)
+
+    @cached_property
     def pure(self) -> frozenset[int]:
         """The relations whose outputs have no effect in a step but position by position on the new hidden state."""
         return frozenset(i for i, r in enumerate(self.relations) if _is_pure(self.graph, r))
@@ -86,6 +91,22 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
                 else:
                     slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
     return Layout(graph, relations, units, tuple(slots), bridges)
+
+
+def _sums(graph: ETraceGraph) -> dict[Var, Var]:
+    """For each relation's y the sum that it is added into and that alone goes on (a product and its bias): such outputs have the same slopes."""
+    readers: dict[Var, list[JaxprEqn]] = {}
+    for eqn in graph.found.eqns:
+        for a in {a for a in eqn.invars if isinstance(a, Var)}:
+            readers.setdefault(a, []).append(eqn)
+    kept = {a for a in graph.step.jaxpr.jaxpr.outvars if isinstance(a, Var)}
+    sums = {}
+    for r in graph.hidden_param_op_relations:
+        v = r.y_var
+        while v not in kept and len(readers.get(v, ())) == 1 and readers[v][0].primitive.name == 'add' and readers[v][0].outvars[0].aval.shape == v.aval.shape:
+            [v] = readers[v][0].outvars
+        sums[r.y_var] = v
+    return sums
 
 
 def _is_pure(graph: ETraceGraph, r: HiddenParamOpRelation) -> bool:
