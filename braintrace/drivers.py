@@ -58,6 +58,8 @@ class SequenceDriverMixin:
             raise TypeError('`etrace_grad` takes plain sequences: wrap the data inside `step_fn`.')
         if loss_output not in ('per_step', 'masked', 'scalar'):
             raise ValueError(f"`loss_output` must be 'per_step', 'masked' or 'scalar', got {loss_output!r}.")
+        if weights is not None and not (isinstance(weights, Mapping) and all(isinstance(s, brainstate.State) for s in weights.values())):
+            raise TypeError(f'`weights` must be a dict of states, got {type(weights).__name__}.')
         length = sequence_length(sequences)
         weights = self.param_states if weights is None else weights  # type: ignore[attr-defined]
         if chunk_size is not None and not (chunk_size == 1 and not isinstance(chunk_size, bool)):
@@ -177,12 +179,15 @@ class SequenceDriverMixin:
 
 
 def _identity(f: Callable) -> Any:
-    """What makes two functions the same for a cache: the code and the very objects it closes over."""
+    """What makes two functions the same for a cache: the code and the very objects it names, with the contents of containers among them."""
     code = getattr(f, '__code__', None)
     if code is None:
         return f
-    cells = tuple(c.cell_contents for c in f.__closure__ or ())
-    return _Same((code, *cells, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), getattr(f, '__self__', None)))
+    cells = [c.cell_contents for c in f.__closure__ or ()]
+    names = [f.__globals__[n] for n in code.co_names if n in f.__globals__]
+    parts = [code, *cells, *names, *(f.__defaults__ or ()), *(f.__kwdefaults__ or {}).values(), getattr(f, '__self__', None)]
+    inside = [v for p in parts for v in (p.values() if isinstance(p, dict) else p if isinstance(p, list | tuple | set) else ())]
+    return _Same((*parts, *inside))
 
 
 class _Same:

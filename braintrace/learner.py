@@ -55,6 +55,7 @@ class _Own:
         self.compiled_for: Any = None  # shapes and states
         self.owners: list[tuple[Any, Any, Any]] = []  # who holds each state, under which name
         self.jitted: dict[Any, Any] = {}
+        self.outside: list[Any] = []  # parameter states that a step uses and the model does not hold
         self.calls: list | None = None  # inside a driver: the calls of the learner
 
 
@@ -156,7 +157,14 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         self.init_etrace_state()
 
     def _build(self, f: Callable, inputs: tuple, graded: Any, hidden: bool) -> tuple[ModuleInfo, Executor]:
-        info, _ = frontend.trace_function(f, frontend.states_of(self.model4compile), *inputs, control_flow=self._policy)
+        known = {**frontend.states_of(self.model4compile), **{('outside', i): s for i, s in enumerate(self._own.outside)}}
+        info, strangers = frontend.trace_function(f, known, *inputs, control_flow=self._policy)
+        weights = [info.states[p] for p in strangers if frontend._role(info.states[p]) == 'param']
+        if weights:  # parameters outside the model get a name that lasts
+            self._own.outside += weights
+            if self._own.calls:
+                self._own.calls.clear()
+            return self._build(f, inputs, graded, hidden)
         diagnostics = Diagnostics()
         found = prepare(info.step, self._policy, diagnostics, self._trace)
         info = info.with_step(found.step, found.uses)
@@ -217,7 +225,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         info.write('hidden', carried.hidden)
         info.write('other', carried.other)
         if traces:
-            self._memory.value = {'steps': carried.steps, 'traces': {**self._memory.value['traces'], **carried.traces}}
+            void = {k: jnp.zeros_like(v) for k, v in self._memory.value['traces'].items()}  # what this program does not advance has no meaning any more
+            self._memory.value = {'steps': carried.steps, 'traces': {**void, **carried.traces}}
 
     # ---- one call ----
 

@@ -168,6 +168,61 @@ def test_an_encoder_outside_the_model_is_traced_too():
     assert_same(found, bs.transform.grad(lambda: bs.transform.for_loop(plain, X, Y).mean(), weights)())
 
 
+def test_functions_are_told_apart():
+    learner, _ = learner_of()
+    norms = []
+    for scale in ({'k': 1.}, {'k': 0.}):
+        restart(learner)
+        grads = learner.etrace_grad(X, Y, step_fn=lambda x, y: SCALE['k'] * ((learner(x) - y) ** 2).mean()) if SCALE.update(scale) is None else None
+        norms.append(sum(float(jnp.abs(g).sum()) for g in jax.tree.leaves(grads)))
+    assert norms[0] > 0 and norms[1] == 0
+
+
+SCALE = {}
+
+
+def test_dropout_and_two_encoders():
+    class Noisy(bs.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.drop, self.cell = bs.nn.Dropout(.5), bs.nn.LSTMCell(2, 2)
+
+        def update(self, x):
+            return self.drop(self.cell(x))
+
+    with bs.environ.context(fit=True):
+        learner = braintrace.compile(Noisy(), 'd_rtrl', Y[0], batch_size=B)
+        first, second = bs.ParamState(rng.randn(2, 2)), bs.ParamState(rng.randn(2, 2))
+        for w in (first, second):
+            grads = learner.etrace_grad(Y, step_fn=lambda y, w=w: (learner(y @ w.value) ** 2).mean(), weights={'w': w})
+            assert np.abs(grads['w']).max() > 0
+    assert len(learner._own.outside) == 2
+
+
+def test_rtrl_keeps_its_traces_between_programs():
+    class TwoHeads(bs.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.q, self.w, self.o = bs.nn.Linear(3, 2), bs.nn.Linear(3, 4), bs.nn.Linear(4, 2)
+
+        def init_state(self, batch_size=None, **kw):
+            self.h = bs.HiddenState(jnp.zeros((batch_size, 4)))
+
+        def update(self, x):
+            q = self.q(x)
+            self.h.value = .9 * self.h.value + self.w(x)
+            return q, self.o(self.h.value)
+
+    model = TwoHeads()
+    learner = braintrace.compile(model, 'rtrl', X[0], batch_size=B)
+    step = lambda x, y: ((learner(x)[1] - y) ** 2).mean()
+    learner.etrace_evolve(X[:3])
+    found = learner.etrace_grad(X[3:], Y[3:], step_fn=step, reduction='sum')
+    model.h.value = jnp.zeros((B, 4))
+    learner.reset_state()
+    assert_same(found, learner.etrace_grad(X, Y, step_fn=step, reduction='sum', mask=jnp.arange(T) >= 3))
+
+
 def test_mapped_models():
     learner, step = learner_of()
     expected = learner.etrace_grad(X, Y, step_fn=step)
@@ -231,6 +286,7 @@ def test_one_compilation_and_no_tracer_left():
     (TypeError, 'plain sequences', lambda n, f: n.etrace_grad(braintrace.MultiStepData(X), Y, step_fn=f)),
     (ValueError, "vjp_method='multi-step'", lambda n, f: n.etrace_grad(X, Y, step_fn=f, chunk_size=2)),
     (ValueError, 'loss_output', lambda n, f: n.etrace_grad(X, Y, step_fn=f, loss_output='all')),
+    (TypeError, '`weights` must be a dict', lambda n, f: n.etrace_grad(X, Y, step_fn=f, weights=[1])),
     (ValueError, 'no trace', lambda n, f: n.get_etrace_of(('out', 'weight'))),
     (ValueError, 'not compiled', lambda n, f: braintrace.D_RTRL(n.model4compile)(X[0])),
     (RuntimeError, 'no report', lambda n, f: braintrace.D_RTRL(n.model4compile).report),

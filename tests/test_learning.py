@@ -77,6 +77,8 @@ POSITION_WISE = {
     'one output, two units': (model(lambda p, h, x: jnp.tanh(.5 * h + jnp.repeat(x @ p['W'][:, :H // 2], 2, -1))), one),
     'shared weight': (model(lambda p, h, x: jnp.tanh(.5 * h + x @ p['W'] + jnp.sin(x) @ p['W'])), one),
     'substeps': (model(lambda p, h, x: lax.fori_loop(0, 3, lambda i, v: v + .2 * (x @ p['W'] - v * p['a'] ** 2), h)), one),
+    'spike before its reset': (lambda p, h, x: (lambda v: (v - lax.stop_gradient(spike(v)), spike(v) @ p['o']))(.8 * h + x @ p['W']), one),
+    'read-out of the old state': (lambda p, h, x: (jnp.tanh(p['a'] * h + x @ p['W']), h @ p['o']), one),
     'conditional': (model(lambda p, h, x: lax.cond(x[0, 0] > 0, lambda: jnp.tanh(h + x @ p['W']), lambda: h * p['a'])), one),
 }
 OTHERS = {
@@ -262,6 +264,25 @@ def test_fresh_sequences_stand_alone():
         (grads, _), after = learner.grad(loss, P, again, X, Y, fresh=True, window=window)
         assert_close(grads, online(step, state, 'd_rtrl', 3)[0])
         assert all(np.array_equal(a, b) for a, b in zip(after.traces.values(), used.traces.values(), strict=True))
+
+
+def test_mixed_types():
+    """Parameters, states and counters of different types; an effect inside the step."""
+    def step(p, s, x):
+        h = jnp.tanh(.5 * s['h'] + (x.astype('bfloat16') @ p['W']).astype('float32')) * (s['n'] < 100)
+        jax.debug.callback(lambda a: None, h[0, 0])
+        return dict(h=h, n=s['n'] + 1), h @ p['o'].astype('float32')
+
+    p = dict(W=P['W'].astype('bfloat16'), o=P['o'], n=jnp.arange(3))
+    state, xs, ys = dict(h=one.astype('float32'), n=jnp.int32(0)), X.astype('float32'), Y.astype('float32')
+    found = []
+    for rule, options in (('d_rtrl', {}), ('rtrl', {}), ('pp_prop', dict(decay_or_rank=.5)), ('pp_prop', dict(decay_or_rank=.5, vjp_method='multi-step'))):
+        learner = braintrace.compile(step, rule, p, state, xs[0], **options)
+        (grads, _), carry = learner.grad(loss, p, learner.init(p, state), xs, ys, window=2)
+        assert grads['W'].dtype == p['W'].dtype and carry.state['n'] == T and not np.asarray(grads['n']).any()
+        found.append(grads)
+    np.testing.assert_allclose(np.asarray(found[0]['W'], float), np.asarray(found[1]['W'], float), atol=2e-2)
+    assert all(np.isfinite(np.asarray(g['W'], float)).all() for g in found)
 
 
 def test_masks():

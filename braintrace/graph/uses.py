@@ -72,7 +72,7 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
                 uses.append(Use(eqn, i, eqn.invars[i], outs, None if axes is NotImplemented else axes, eqn))
         eqns.append(eqn)
     results = list(jaxpr.outvars)
-    for k, v in enumerate(step.hidden_outs):
+    for k, v in enumerate([*step.hidden_outs, *step.other_outs]):
         if is_weight(flag(v)):  # a new state made of weights alone
             made = _as_used(v, None, eqns[-1])
             eqns.append(made)

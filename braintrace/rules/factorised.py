@@ -69,7 +69,7 @@ class Factorised:
         old = self.init() if traces is None else traces
         impure = self.chosen - self.layout.pure
         direct = dict(enumerate(credit.y)) | ({r: d for r, d in enumerate(credit.direct()) if r in impure} if impure else {})
-        correction = _correction(self.decay_f, steps + jnp.arange(window.length), jnp.float64 if jax.config.jax_enable_x64 else jnp.float32)
+        correction = _correction(self.decay_f, steps + jnp.arange(window.length))
         before, new = self._outputs(old, window)
         weights = {}
         for r in sorted(self.chosen):
@@ -108,7 +108,7 @@ class Factorised:
         def turn(old, z):
             D, df = z
             new = {name: self.decay_f * (f.at_y(D[s.group]) * old[name][None]).sum(1) + (1 - self.decay_f) * df[name] for name, s, f in feeds}
-            return new, old
+            return {name: v.astype(old[name].dtype) for name, v in new.items()}, old
 
         new, before = scan(turn, {name: traces[name] for name, _, _ in feeds}, (D, df), window.length)
         return before, new
@@ -118,7 +118,8 @@ class Factorised:
         for name, s, f in self._feeds:
             units, r = self.layout.units[s.group], f.relation
             lam = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)])
-            signal = (f.at_y(lam) * traces[name]).sum(0) / _correction(self.decay_f, credit.steps - 1, traces[name].dtype)
+            signal = (f.at_y(lam) * traces[name]).sum(0)
+            signal = (signal / _correction(self.decay_f, credit.steps - 1)).astype(signal.dtype)
             x = None if r not in self._with_x() else traces[self._x_name(r)][None]
             weights[r] = weights.get(r, 0) + weight_gradient(self.layout.relations[r].axes, x, signal[None])
         return Contribution(weights)
@@ -127,6 +128,6 @@ class Factorised:
         return {**self._inputs(traces, window), **self._outputs(traces, window)[1]}
 
 
-def _correction(decay: float, step: Any, dtype: Any) -> Any:
+def _correction(decay: float, step: Any) -> Any:
     """The bias of an average over `step + 1` terms that started from zero."""
-    return jnp.maximum(1 - jnp.asarray(decay, dtype) ** (step + 1), 1e-8).astype(dtype)
+    return jnp.maximum(1 - jnp.asarray(decay, jnp.result_type(float)) ** (step + 1), 1e-8)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax import Var, eval_jaxpr, is_float
+from ..errors import NotSupportedError
 from ..graph.relations import Origin, trace_shape, weight_program
 from ..graph.samples import sample_axes
 from ..graph.uses import Use
@@ -26,6 +27,11 @@ from .slots import Layout
 def full(layout: Layout) -> FullOfSamples | Full:
     """The whole of J, sample by sample where the samples of a batch are independent."""
     axes = sample_axes(layout.graph.found)
+    step = layout.graph.step
+    for v, leaf in zip([*step.hidden_vars, *step.other_vars], [*step.hidden, *step.other], strict=True):
+        if axes is None and jnp.issubdtype(v.aval.dtype, jnp.complexfloating):
+            raise NotSupportedError(f'RTRL: state {leaf.name} is complex, and the model leaves the complex numbers or has no batch axis. Keep real and '
+                                    'imaginary part as two real states, or use d_rtrl.')
     return Full(layout) if axes is None else FullOfSamples(layout, tuple(axes))
 
 
@@ -44,6 +50,20 @@ class _Exact:
         """How many of them are hidden."""
         return sum(is_float(v) for v in self.layout.graph.step.hidden_vars)
 
+    def moving(self, credit: Entry) -> list[Any]:
+        """The credit of all float states."""
+        flags = [is_float(v) for v in self.layout.graph.step.hidden_vars]
+        return [c for c, f in zip(credit.hidden, flags, strict=True) if f] + list(credit.other)
+
+    def spread(self, parts: Sequence[Any]) -> list[Any]:
+        """Cotangents of the float hidden states among those of all."""
+        rest = iter(parts)
+        return [next(rest) if is_float(v) else np.zeros(v.aval.shape, jax.dtypes.float0) for v in self.layout.graph.step.hidden_vars]
+
+    def kept(self, leaves: Sequence[Any]) -> list[Any]:
+        """The float ones of cotangents of all hidden states."""
+        return [a for a, v in zip(leaves, self.layout.graph.step.hidden_vars, strict=True) if is_float(v)]
+
     def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
         raise NotImplementedError("RTRL has no single-step form of its own: use vjp_method='multi-step'.")
 
@@ -56,27 +76,29 @@ class Full(_Exact):
     @property
     def _params(self) -> list[tuple[str, Var]]:
         step = self.layout.graph.step
-        return [(f'{i}:{leaf.name}', v) for i, (leaf, v) in enumerate(zip(step.params, step.param_vars, strict=True))]
+        return [(f'{i}:{leaf.name}', v) for i, (leaf, v) in enumerate(zip(step.params, step.param_vars, strict=True)) if is_float(v)]
 
     def init(self) -> Traces:
         n = sum(v.aval.size for v in self.state)
         return {name: jnp.zeros((n, *p.aval.shape), p.aval.dtype) for name, p in self._params}
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
-        lam = jnp.concatenate([a.ravel() for a in (*credit.hidden, *credit.other)])
-        return Contribution(params=[jnp.tensordot(lam, traces[name], 1) for name, _ in self._params])
+        lam = jnp.concatenate([a.ravel() for a in self.moving(credit)])
+        found = {p: jnp.tensordot(lam, traces[name], 1).astype(p.aval.dtype) for name, p in self._params}
+        return Contribution(params=[found.get(p) for p in self.layout.graph.step.param_vars])
 
     def advance(self, traces: Traces, window) -> Traces:
+        floats = lambda leaves: [a for a, v in zip(leaves, self.layout.graph.step.param_vars, strict=True) if is_float(v)]
         sizes = [v.aval.size for v in self.state]
         cuts = np.cumsum(sizes)[:-1]
 
         def pull(unit):
             parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
-            dp, dh, ds, _ = window.pull(hidden=parts[:self.hidden], other=parts[self.hidden:])
-            return jnp.concatenate([a.ravel() for a in (*dh, *ds)]), dp
+            dp, dh, ds, _ = window.pull(hidden=self.spread(parts[:self.hidden]), other=parts[self.hidden:])
+            return jnp.concatenate([a.ravel() for a in (*self.kept(dh), *ds)]), floats(dp)
 
         Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
-        return {name: m + jnp.tensordot(Phi, traces[name], 1) for (name, _), m in zip(self._params, M, strict=True)}
+        return {name: (m + jnp.tensordot(Phi, traces[name], 1)).astype(traces[name].dtype) for (name, _), m in zip(self._params, M, strict=True)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,11 +112,19 @@ class FullOfSamples(_Exact):
 
     @cached_property
     def _uses(self) -> list[tuple[str, Use, Axes, str]]:
-        """Name, use, labels and the label of the samples."""
+        """Name, use, labels and the label of the samples, of each use that reaches a state."""
         found = self.layout.graph.found
         origin = Origin(found.step)
-        name = lambda u: '+'.join(leaf.name for _, leaf, _, _ in origin.of(u.w))
-        return [(f'{i}:{name(u)}', u, u.axes, u.axes.y[k]) for i, (u, k) in enumerate(zip(found.uses, self.axes, strict=True)) if u.axes is not None]
+        reached = 0
+        for row in [*found.rows, *found.others]:
+            reached |= found.dep(row.new).seeds
+        uses: list[tuple[str, Use, Axes, str]] = []
+        for i, (u, k) in enumerate(zip(found.uses, self.axes, strict=True)):
+            if u.axes is not None and reached >> found.seed(i) & 1:
+                name = '+'.join(leaf.name for _, leaf, _, _ in origin.of(u.w))
+                again = sum(n.split('#')[0] == name for n, *_ in uses)
+                uses.append((f'{name}#{again}' if again else name, u, u.axes, u.axes.y[k]))
+        return uses
 
     def _rows(self, leaves: Sequence[Any]) -> Any:
         """The state of each sample as one row."""
@@ -105,8 +135,8 @@ class FullOfSamples(_Exact):
         return {name: jnp.zeros((n, *trace_shape(u)), u.w.aval.dtype) for name, u, _, _ in self._uses}
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
-        lam = self._rows([*credit.hidden, *credit.other])
-        gw = [jnp.einsum(f'{b}Z,Z{axes.trace}->{axes.w}', lam, traces[name]) for name, _, axes, b in self._uses]
+        lam = self._rows(self.moving(credit))
+        gw = [jnp.einsum(f'{b}Z,Z{axes.trace}->{axes.w}', lam, traces[name]).astype(u.w.aval.dtype) for name, u, axes, b in self._uses]
         phi = weight_program(self.layout.graph.step, [u.w for _, u, _, _ in self._uses])
         _, pull = jax.vjp(lambda p: eval_jaxpr(phi.jaxpr, phi.consts, *p), list(credit.params))
         return Contribution(params=pull(gw)[0])
@@ -120,11 +150,12 @@ class FullOfSamples(_Exact):
         def pull(unit):
             parts = [jnp.broadcast_to(p.reshape(v.aval.shape[1:]), v.aval.shape).astype(v.aval.dtype)
                      for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
-            dh, ds, dy = pull_to_y(parts[:self.hidden], parts[self.hidden:])
-            return self._rows([*dh, *ds]), [_by_sample(axes, x, d) for (_, _, axes, _), x, d in zip(uses, xs, dy, strict=True)]
+            dh, ds, dy = pull_to_y(self.spread(parts[:self.hidden]), parts[self.hidden:])
+            return self._rows([*self.kept(dh), *ds]), [_by_sample(axes, x, d) for (_, _, axes, _), x, d in zip(uses, xs, dy, strict=True)]
 
         Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
-        return {name: m + jnp.einsum(f'Y{b}Z,Z{axes.trace}->Y{axes.trace}', Phi, traces[name]) for (name, _, axes, b), m in zip(uses, M, strict=True)}
+        grown = lambda name, axes, b: jnp.einsum(f'Y{b}Z,Z{axes.trace}->Y{axes.trace}', Phi, traces[name])
+        return {name: (m + grown(name, axes, b)).astype(traces[name].dtype) for (name, _, axes, b), m in zip(uses, M, strict=True)}
 
 
 def _by_sample(axes: Axes, x: Any, dy: Any) -> Any:

@@ -52,14 +52,14 @@ class Executor:
         def block(state, x):
             (carried, (gp, gw)), (inputs, cotangents) = state, x
             carried, found, outs = self._block(params, carried, inputs, cotangents, alone)
-            gp = [a + b for a, b in zip(gp, found.params or (0,) * len(gp), strict=True)]
-            gw = [a + found.weights.get(r, 0) for r, a in enumerate(gw)]
+            gp = add(gp, found.params)
+            gw = add(gw, [found.weights.get(r) for r in range(len(gw))])
             if progress:
                 advance(len(cotangents[0]), length)
             return (carried, (gp, gw)), outs
 
         (carried, (gp, gw)), outs = in_blocks(block, (carried, zero), (list(inputs), list(cotangents)), length, window)
-        return [a + b for a, b in zip(gp, self.to_params(params, gw), strict=True)], outs, carried
+        return add(gp, self.to_params(params, gw)), outs, carried
 
     def call(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], length: int) -> tuple[list, Carried]:
         """One window as a differentiable function of parameters and inputs, for use inside somebody's own gradient.
@@ -75,9 +75,9 @@ class Executor:
             w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
             at_end = [jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h) if jnp.issubdtype(h.dtype, jnp.inexact) else h for h in after.hidden]
             found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), alone=False, keep=False)
-            gw = [found.weights.get(r, jnp.zeros(x.w_var.aval.shape, x.w_var.aval.dtype)) for r, x in enumerate(self.program.layout.relations)]
-            gp = [a + b for a, b in zip(found.params or (), self.to_params(params, gw), strict=True)]
-            return gp, None, [dx.get(i) for i in range(len(inputs))]
+            zero = [jnp.zeros(x.w_var.aval.shape, x.w_var.aval.dtype) for x in self.program.layout.relations]
+            gw = add(zero, [found.weights.get(r) for r in range(len(zero))])
+            return add(found.params or [], self.to_params(params, gw)), None, [dx.get(i) for i in range(len(inputs))]
 
         f = jax.custom_vjp(forward)
         f.defvjp(lambda *a: (forward(*a), a), backward)
@@ -97,9 +97,7 @@ class Executor:
             gp, hidden, other, inputs = w.pull(outs=cotangents)
             found = self.carrier.read(carried.traces, Entry(hidden, other, carried.steps, list(w.params))) if not alone else Contribution()
             traces = self.carrier.advance(carried.traces, w) if keep else None
-        if found.params is not None:
-            gp = [a + b for a, b in zip(gp, found.params, strict=True)]
-        return Contribution(found.weights, gp), traces, inputs
+        return Contribution(found.weights, gp if found.params is None else add(gp, found.params)), traces, inputs
 
     def to_params(self, params: Sequence[Any], weights: Sequence[Any]) -> list:
         """Gradients of the weights, as their ops take them, to gradients of the parameters."""
@@ -115,6 +113,12 @@ class Executor:
 
         carried, outs = in_blocks(block, carried, (list(inputs), jnp.zeros(length)), length, window)
         return outs, carried
+
+
+def add(total: Sequence[Any], more: Sequence[Any] | None) -> list[Any]:
+    """Sums in the types of the first; None and the gradients of integers add nothing."""
+    nothing = lambda b: b is None or b.dtype == jax.dtypes.float0
+    return [a if nothing(b) else a + b.astype(a.dtype) for a, b in zip(total, more or [None] * len(total), strict=True)]
 
 
 def in_blocks(f, carry, xs, length: int, window: int):

@@ -1,7 +1,8 @@
-"""A compiled step as functions: plain, and in two environments at once.
+"""A compiled step as functions: as the body of a loop, and in several environments at once.
 
 `cut` sees the old hidden state as a constant; `pw` follows position-wise paths only. A value that arrives at a new hidden state joins `cut`, so that from there
-credit flows on freely: to the read-out, the loss, the next layer in the same step.
+credit flows on freely: to the read-out, the loss, the next layer in the same step. What outputs take from the old hidden state without passing through a new
+one (a spike before its reset, a read-out of the old state) they take in a third, `out`, where nothing is cut.
 """
 
 from __future__ import annotations
@@ -32,7 +33,20 @@ class Program:
         self._graded = [i for i, a in enumerate(self.step.outs) if is_float(a)] if graded is None else list(graded)
         self._graded_hidden = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)] if hidden else []
         self._products = [r.y_var for r in layout.relations if r.axes.x is not None]
+        self._outward = self._toward_outputs()
         self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
+
+    def _toward_outputs(self) -> set[int]:
+        """The equations that outputs need, as far back as the new hidden states."""
+        found: set[int] = set()
+        todo = [a for a in self.step.outs if isinstance(a, Var)]
+        while todo:
+            a = todo.pop()
+            k = self.found.made_by.get(a)
+            if a not in self._hidden and k is not None and k not in found:
+                found.add(k)
+                todo += [b for b in self.found.eqns[k].invars if isinstance(b, Var)]
+        return found
 
     @cached_property
     def loop(self) -> Loop:
@@ -51,41 +65,54 @@ class Program:
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
         cut = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
         pw = dict(zip(step.hidden_vars, moving, strict=True))
+        out = dict(pw)
         given = dict(zip(self._products, known, strict=True)) if known is not None else {}
         xs: list[Any] = [None] * len(self.layout.relations)
-        of_cut = lambda a: a.val if isinstance(a, Literal) else cut[a]
+
+        def read(env: dict, a: Any) -> Any:
+            return a.val if isinstance(a, Literal) else env[a] if a in env else cut[a]
+
+        def run(eqn: JaxprEqn, values: list, relations: list[int]) -> list:
+            if everywhere is not None:
+                for r in relations:
+                    use = self.layout.relations[r].use
+                    values[use.operand] = lax.stop_gradient(values[use.operand])
+            made = [_as_known(eqn, values, given[eqn.outvars[0]])] if eqn.outvars and eqn.outvars[0] in given else bind(eqn, values)
+            if everywhere is not None:
+                for r in relations:
+                    made[0] = made[0] + everywhere[r]
+            return made
+
         for k, eqn in enumerate(self.found.eqns):
-            cuts = self.found.cuts.get(k, ())
+            if not eqn.outvars:
+                continue  # an effect: it had its turn in the loop
             relations = [self._relation_at[v] for v in eqn.outvars if v in self._relation_at]
-            values = [of_cut(a) for a in eqn.invars]
+            values = [read(cut, a) for a in eqn.invars]
             for r in relations:
-                relation = self.layout.relations[r]
-                xs[r] = relation.operand(values)
-                if everywhere is not None:
-                    values[relation.use.operand] = lax.stop_gradient(values[relation.use.operand])
-            live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts]
-            out = [_as_known(eqn, values, given[eqn.outvars[0]])] if eqn.outvars[0] in given else bind(eqn, values)
-            followed = bind(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))]) if live else None
+                xs[r] = self.layout.relations[r].operand(values)
+            live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in self.found.cuts.get(k, ())]
+            made = run(eqn, list(values), relations)
+            followed = run(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))], relations) if live else None
             bridge = self.layout.bridges.get(eqn.outvars[0])
             if bridge is not None and bridge.x in pw and followed is None:
-                w = lax.stop_gradient(of_cut(eqn.invars[self.layout.relations[relations[0]].use.operand]))
-                followed = [out[0] + bridge(pw[bridge.x] - cut[bridge.x], w)]
-            for r in relations:
-                at = next(j for j, v in enumerate(eqn.outvars) if v is self.layout.relations[r].y_var)
-                if everywhere is not None:
-                    out[at] = out[at] + everywhere[r]
-                    if followed is not None:
-                        followed[at] = followed[at] + everywhere[r]
-                if along is not None:
-                    followed = followed if followed is not None else list(out)
-                    followed[at] = followed[at] + along[r]
-            cut.update(zip(eqn.outvars, out, strict=True))
+                w = lax.stop_gradient(read(cut, eqn.invars[self.layout.relations[relations[0]].use.operand]))
+                followed = [made[0] + bridge(pw[bridge.x] - cut[bridge.x], w)]
+            if along is not None and relations:
+                followed = list(made) if followed is None else followed
+                for r in relations:
+                    followed[0] = followed[0] + along[r]
+            if join and k in self._outward:
+                out.update(zip(eqn.outvars, run(eqn, [read(out, a) for a in eqn.invars], relations), strict=True))
+            cut.update(zip(eqn.outvars, made, strict=True))
             if followed is not None:
                 pw.update(zip(eqn.outvars, followed, strict=True))
-                if join:
-                    cut.update({v: pw.pop(v) for v in eqn.outvars if v in self._hidden})
-        new = [pw[v] if v in pw else of_cut(v) for v in step.hidden_outs]
-        return new, self.graded([of_cut(a) for a in step.outs], new), xs
+            if join:
+                for v in eqn.outvars:
+                    if v in self._hidden:
+                        cut[v] = pw.pop(v, cut[v])
+                        out.pop(v, None)
+        new = [read(pw, v) for v in step.hidden_outs]
+        return new, self.graded([read(out, a) for a in step.outs], new), xs
 
     def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
         """What credit comes from: outputs, and new hidden states where they may be read directly."""
