@@ -270,7 +270,11 @@ def flat(fn, *args):
 def test_more_dependences_than_maps_are_cut():
     wide = lambda p, s: (sum(.1 * k * jnp.roll(s, k) for k in range(1, 9)) + .5 * s * p, s)
     check_step(wide, jnp.ones(12), draw(12))
-    fan_in = lambda p, s, x: (.5 * s + jnp.concatenate([sum(y[k:k + 1] for k in range(7)), y[1:]]) if (y := x @ p) is not None else s, s)
+
+    def fan_in(p, s, x):
+        y = x @ p
+        return .5 * s + jnp.concatenate([sum(y[k:k + 1] for k in range(7)), y[1:]]), s
+
     check_step(fan_in, draw(3, 12), draw(12), draw(3))
 
 
