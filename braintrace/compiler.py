@@ -54,7 +54,7 @@ def _extract(model: Any, args: tuple, kwargs: Mapping, control_flow: ControlFlow
 
 def _tell_stranger(path: tuple, state: Any, diagnostics: Diagnostics) -> None:
     message = f'The step uses a {type(state).__name__} that the model does not hold; it is known as {path[0]}.'
-    learns = path and type(state).__name__ in ('ParamState', 'HiddenState', 'HiddenGroupState', 'HiddenTreeState')
+    learns = type(state).__name__ in ('ParamState', 'HiddenState', 'HiddenGroupState', 'HiddenTreeState')
     (diagnostics.warning if learns else diagnostics.info)(DiagnosticKind.STATE_MISMATCH, message)
 
 

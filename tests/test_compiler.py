@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from oracle import all_values, check_step
+from oracle import check_step
 
 from braintrace import CompilationError, CompilationReport, ControlFlowPolicy, DiagnosticKind, DiagnosticLevel, marked, untraced
 from braintrace._jax import eval_jaxpr
@@ -258,7 +258,6 @@ def test_values_of_a_dead_branch_do_not_poison_the_gradient():
     step = MODELS['cond with singular branches'][0]
     graph = compile_step(trace(step, P, h, x)[0])
     assert all(bool(jnp.isfinite(g).all()) for g in jax.tree.leaves(grads(graph.step.jaxpr, P, h)))
-    assert all_values(graph.step, jax.tree.leaves((P, h, x)))
 
 
 def flat(fn, *args):

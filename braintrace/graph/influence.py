@@ -24,8 +24,7 @@ ELEMENTWISE = set(
     'exprel heaviside_surrogate_gradient trace_mark'.split())
 ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
 REDUCTIONS = set('reduce_sum reduce_max reduce_min reduce_prod'.split())
-CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr', 'core_call': 'call_jaxpr', 'remat2': 'jaxpr', 'checkpoint': 'jaxpr',
-         'custom_lin': 'jaxpr'}
+CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr', 'core_call': 'call_jaxpr', 'remat2': 'jaxpr', 'checkpoint': 'jaxpr'}
 MIXING = set('dot_general conv_general_dilated ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
              'reduce_window select_and_scatter_add select_and_gather_add scatter-add scatter_add scatter_mul fft cholesky triangular_solve'.split())
 

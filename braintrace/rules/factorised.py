@@ -103,7 +103,7 @@ class Factorised:
         """The output traces before each step of a window, and at its end."""
         feeds = self._own_feeds
         D = {g: window.transition(g) for g in {s.group: None for _, s, _ in feeds}}
-        df = {name: window.slope(f.relation, s.group, f.unit, f.at_y) for name, s, f in feeds}
+        df = {name: window.slope(f.relation, s.group, f.unit) for name, s, f in feeds}
 
         def turn(old, z):
             D, df = z

@@ -43,7 +43,7 @@ class PositionWise:
             for s in self.slots:
                 if s.group == g:
                     for f in s.feeds:
-                        df = window.slope(f.relation, g, f.unit, f.at_y)
+                        df = window.slope(f.relation, g, f.unit)
                         dy[f.relation] = dy[f.relation] + (df * f.at_y(mu)).sum(1)
                     if traces is not None:
                         carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self._read(s, traces[s.name], entry)
@@ -78,7 +78,7 @@ class PositionWise:
         new: Any = 0 if traces is None else jnp.einsum(f'SA{axes.y},A{axes.trace}->S{axes.trace}', f.at_y(Q0), traces[s.name].astype(Q0.dtype))
         for f in s.feeds:
             axes = self.layout.relations[f.relation].axes
-            q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit, f.at_y)[:, None]).sum(2)
+            q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None]).sum(2)
             new = new + (q.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},ZS{axes.y}->S{axes.trace}', window.operands[f.relation], q))
         return new.astype(self.dtype or s.dtype)
 

@@ -88,7 +88,7 @@ class Window:
         """`D[k, a, b, unit]`, the derivative of carried state `a` by old carried state `b` of the same unit."""
         return self._factors[group][0]
 
-    def slope(self, relation: int, group: int, unit, at_y: Callable) -> jax.Array:
+    def slope(self, relation: int, group: int, unit) -> jax.Array:
         """`df[k, a, y]`, the derivative of carried state `a` of the unit that an element of y feeds, by that element."""
         pulled = self._factors[group][1][relation]
         if len(pulled) == 1:
