@@ -72,7 +72,8 @@ class SequenceDriverMixin:
         return found if len(found) > 1 else grads
 
     def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress):
-        info, executor, tree = self._driver(step_fn, tuple(jax.tree.map(lambda a: a[0], sequences)), has_aux)
+        settings, moving = frontend.surroundings()
+        info, executor, tree = self._driver(step_fn, settings, (moving, *jax.tree.map(lambda a: a[0], sequences)), has_aux)
         loss = executor.program.step.outs[0]
         params, carried = self._take(info, executor)
         steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
@@ -84,7 +85,7 @@ class SequenceDriverMixin:
         key = executor, length, steps, reduction, fresh, progress
         if key not in self._own.jitted:
             self._own.jitted[key] = jax.jit(run)
-        inputs = [jnp.asarray(a) for a in jax.tree.leaves(sequences)]
+        inputs = _over_time(moving, sequences, length)
         grads, outs, after = self._own.jitted[key](params, carried, inputs, mask)
         self._give(info, after, traces=not fresh)
         return self._by_weight(info, grads, weights), outs[0], tree.unflatten(outs)[1] if has_aux else None
@@ -94,14 +95,14 @@ class SequenceDriverMixin:
         of = {id(s): jax.tree.map(lambda _: next(rest), s.value) for s in info.compiled_model_states if frontend._role(s) == 'param'}
         return {k: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, s.value) for k, s in weights.items()}
 
-    def _driver(self, step_fn: Callable, slices: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
+    def _driver(self, step_fn: Callable, settings: tuple, slices: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
         """The program of one step of the user's function, loss included, for slices like these."""
-        key = _identity(step_fn), self._shapes(slices), has_aux
+        key = _identity(step_fn), self._shapes(settings, slices), has_aux
         if key not in self._own.jitted:
             calls: list = []
             self._own.calls = calls
             try:
-                info, executor = self._build(lambda *a: self._one_loss(step_fn(*a), has_aux), slices, (0,), False)
+                info, executor = self._build(frontend.within(lambda *a: self._one_loss(step_fn(*a), has_aux)), slices, (0,), False)
             finally:
                 self._own.calls = None
             if len(calls) != 1:
@@ -156,26 +157,32 @@ class SequenceDriverMixin:
         self._ready()
         length = sequence_length(sequences)
         f = step_fn if step_fn is not None else lambda *a: self(*a)  # type: ignore[operator]
-        info, executor, tree = self._evolver(f, tuple(jax.tree.map(lambda a: a[0], sequences)))
+        settings, moving = frontend.surroundings()
+        info, executor, tree = self._evolver(f, settings, (moving, *jax.tree.map(lambda a: a[0], sequences)))
         steps = window_length(window if chunk_size is None else chunk_size, length, executor, False, self._budget)
         params, carried = self._take(info, executor)
         key = 'evolve', executor, length, steps
         if key not in self._own.jitted:
             self._own.jitted[key] = jax.jit(lambda p, c, x: executor.evolve(p, c, x, length, steps))
-        outs, carried = self._own.jitted[key](params, carried, [jnp.asarray(a) for a in jax.tree.leaves(sequences)])
+        outs, carried = self._own.jitted[key](params, carried, _over_time(moving, sequences, length))
         self._give(info, carried)
         return tree.unflatten(outs) if return_outputs else None
 
-    def _evolver(self, f: Callable, slices: tuple) -> tuple[ModuleInfo, Executor, Any]:
-        key = 'evolver', _identity(f), self._shapes(slices)
+    def _evolver(self, f: Callable, settings: tuple, slices: tuple) -> tuple[ModuleInfo, Executor, Any]:
+        key = 'evolver', _identity(f), self._shapes(settings, slices)
         if key not in self._own.jitted:
             self._own.calls = []
             try:
-                info, executor = self._build(f, slices, (), False)
+                info, executor = self._build(frontend.within(f), slices, (), False)
             finally:
                 self._own.calls = None
             self._own.jitted[key] = info, executor, info.out_tree
         return self._own.jitted[key]
+
+
+def _over_time(moving: dict, sequences: tuple, length: int) -> list:
+    """The leaves of all inputs with time as first axis; what moves in the surroundings stands still meanwhile."""
+    return [jnp.broadcast_to(a, (length, *jnp.shape(a))) for a in jax.tree.leaves(moving)] + [jnp.asarray(a) for a in jax.tree.leaves(sequences)]
 
 
 def _identity(f: Callable) -> Any:

@@ -136,21 +136,23 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     def compile_graph(self, *args: Any) -> None:
         """Compile the model for inputs like these; nothing happens if it is compiled for them already."""
-        if self._own.compiled is None or self._shapes(first_step(args)) != self._own.compiled_for:
-            self._compile(first_step(args))
+        settings, moving = frontend.surroundings()
+        inputs = moving, *first_step(args)
+        if self._own.compiled is None or self._shapes(settings, inputs) != self._own.compiled_for:
+            self._compile(settings, inputs)
 
-    def _shapes(self, inputs: tuple) -> Any:
-        """All that a compiled program depends on: the shapes of inputs and states, and that the states are the ones it was made for."""
+    def _shapes(self, settings: tuple, inputs: tuple) -> Any:
+        """All that a compiled program depends on: settings, the shapes of inputs and states, and that the states are the ones it was made for."""
         if any(_held(owner, key) is not s for owner, key, s in self._own.owners):
             self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
         leaves, tree = jax.tree.flatten((inputs, [s.value for _, _, s in self._own.owners]))
-        return tree, tuple([(a.shape, a.dtype) if hasattr(a, 'dtype') else (jnp.shape(a), jnp.result_type(a)) for a in leaves]), tuple(
+        return settings, tree, tuple([(a.shape, a.dtype) if hasattr(a, 'dtype') else (jnp.shape(a), jnp.result_type(a)) for a in leaves]), tuple(
             [id(s) for _, _, s in self._own.owners])
 
-    def _compile(self, inputs: tuple) -> None:
+    def _compile(self, settings: tuple, inputs: tuple) -> None:
         self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
-        shapes = self._shapes(inputs)
-        info, executor = self._build(self._step_of, inputs, None, True)
+        shapes = self._shapes(settings, inputs)
+        info, executor = self._build(frontend.within(self._step_of), inputs, None, True)
         if self.rule.traces:
             emit(executor.program.layout.graph.diagnostics, stacklevel=4)
         self._own.compiled, self._own.compiled_for, self._own.jitted = (info, executor), shapes, {}
@@ -235,8 +237,10 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         if self._own.calls is not None:
             return self._in_the_open(args)
         self._ready()
-        if self._shapes(first_step(args)) != self._own.compiled_for:
-            self._compile(first_step(args))
+        settings, moving = frontend.surroundings()
+        args = moving, *args
+        if self._shapes(settings, first_step(args)) != self._own.compiled_for:
+            self._compile(settings, first_step(args))
         info, executor = self._ready()
         several = [x.data for x in args if isinstance(x, MultiStepData)]
         length = sequence_length(several) if several else 1

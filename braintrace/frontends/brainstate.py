@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.tree_util as jtu
+import numpy as np
 
 from .._jax import ClosedJaxpr, Jaxpr, Var, eval_jaxpr, new_jaxpr
 from ..errors import CompilationError, NotSupportedError
@@ -187,6 +188,28 @@ def _tabulate(stateful, closed, retrieved, compiled: dict[tuple, Any], trees: Se
         {b: a for i, o in hidden.values() for a, b in zip(i, o, strict=True) if isinstance(b, Var)},
         [v for vs in weights.values() for v in vs], weights, {v: p for p, vs in weights.items() for v in vs},
         num_out, sum(len(jax.tree.leaves(t)) for t in trees), control_flow, out_tree, uses)
+
+
+def surroundings() -> tuple[tuple, dict[str, Any]]:
+    """What a step may read from `brainstate.environ`: the settings it is compiled for, and values that move with time (`t`, `i` and arrays)."""
+    settings, moving = [], {}
+    for name, value in brainstate.environ.all().items():
+        leaves, tree = jax.tree.flatten(value)
+        if name in ('t', 'i') or any(isinstance(a, jax.Array | np.ndarray) for a in leaves):
+            moving[name] = value
+        else:
+            settings.append((name, tree, *[a if isinstance(a, Hashable) else id(a) for a in leaves]))
+    return tuple(settings), moving
+
+
+def within(f: Callable) -> Callable:
+    """`f` as a function of the moving values of `brainstate.environ` too."""
+    def run(moving, *args):
+        if not moving:
+            return f(*args)
+        with brainstate.environ.context(**moving):
+            return f(*args)
+    return run
 
 
 def _role(state: Any) -> str:

@@ -77,7 +77,8 @@ class Executor:
             found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), alone=False, keep=False)
             zero = [jnp.zeros(x.w_var.aval.shape, x.w_var.aval.dtype) for x in self.program.layout.relations]
             gw = add(zero, [found.weights.get(r) for r in range(len(zero))])
-            return add(found.params or [], self.to_params(params, gw)), None, [dx.get(i) for i in range(len(inputs))]
+            dp, dx = add(found.params or [], self.to_params(params, gw)), [dx.get(i) for i in range(len(inputs))]
+            return (_once(dp) if self.single_step else dp), None, dx
 
         f = jax.custom_vjp(forward)
         f.defvjp(lambda *a: (forward(*a), a), backward)
@@ -113,6 +114,18 @@ class Executor:
 
         carried, outs = in_blocks(block, carried, (list(inputs), jnp.zeros(length)), length, window)
         return outs, carried
+
+
+@jax.custom_jvp
+def _once(grads: list) -> list:
+    """Online gradients, which may not be differentiated again."""
+    return grads
+
+
+@_once.defjvp
+def _not_twice(primals, tangents):
+    raise NotImplementedError('The gradient of a classical (single-step) rule is not the derivative of a function: it cannot be differentiated again. '
+                              "Use vjp_method='multi-step', 'rtrl' or 'bptt'.")
 
 
 def add(total: Sequence[Any], more: Sequence[Any] | None) -> list[Any]:
