@@ -9,6 +9,7 @@ from braintrace.frontends.functional import trace
 from braintrace.graph.canonical import ControlFlowPolicy
 from braintrace.graph.diagnostics import DiagnosticKind, Diagnostics
 from braintrace.graph.etrace_graph import assemble, prepare
+from braintrace.ops.axes import gradient
 
 
 def check_step(fn, params, state, *inputs, policy=None):
@@ -96,7 +97,7 @@ def check_relations(graph, found, values, dp, params):
                 fed = np.zeros((n, r.y.aval.size), bool)
                 mark(fed, r.maps[g.index], transposed=True)
                 assert not d.reshape(n, -1)[~fed].any(), 'a unit is fed by an element that its map does not name'
-                dw = np.einsum(f'Z{r.axes.y},{r.axes.x}->Z{r.axes.w}', d, x) if x is not None else d
+                dw = jax.vmap(lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None]))(d)
                 ct = [jnp.asarray(dw) if i == k else jnp.zeros((n, *w.shape), w.dtype) for i, w in enumerate(weights)]
                 for q, back in enumerate(jax.vmap(pull)(ct)):
                     total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)

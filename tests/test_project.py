@@ -10,9 +10,9 @@ import pytest
 import braintrace
 
 ROOT = pathlib.Path(braintrace.__file__).parent
-ROOMS = ('_jax errors step ops graph report frontends rules run compiler drivers learner algorithms draw nn entry __init__').split()
+ROOMS = ('_jax errors step ops graph report frontends rules run compiler drivers learner algorithms draw nn legacy entry __init__').split()
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'matplotlib', 'flax', 'equinox')
-KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'drivers.py', 'learner.py', 'algorithms.py', 'nn/')
+KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'drivers.py', 'learner.py', 'algorithms.py', 'nn/', 'legacy.py', 'ops/functions.py')
 
 
 def imports(file):

@@ -19,6 +19,7 @@ import numpy as np
 from jax import lax
 
 from .._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, new_jaxpr, open_jaxpr, prune, source_line, subjaxprs, trace
+from ..ops.sparse import JAX_SPARSE, is_kernel, plain_form
 from ..step import Step
 from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
@@ -156,7 +157,15 @@ class Flat:
     # ---- calls ----
 
     def open_call(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
-        return self.walk(eqn.params[CALLS[eqn.primitive.name]], ins, alive)
+        return self.emit(eqn, ins, alive) if is_kernel(eqn) else self.walk(eqn.params[CALLS[eqn.primitive.name]], ins, alive)
+
+    def open_sparse(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+        """JAX's sparse products in a form that can be mapped over time, as one call."""
+        f = plain_form(eqn, lambda a: self._constant(ins[eqn.invars.index(a)]))
+        if f is None:
+            return self.emit(eqn, ins, alive)
+        [call] = trace(jax.jit(f), *ins).jaxpr.eqns
+        return self.emit(call.replace(invars=list(ins)), ins, alive)
 
     def open_custom(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
         """A custom derivative is kept. Where a weight meets data inside, `f(x, w)` becomes a constant with the slope of `df.(dx, dw)`."""
@@ -286,7 +295,7 @@ class Flat:
 
 
 _OPEN: dict[str, Callable] = {name: Flat.open_call for name in CALLS} | {
-    'custom_jvp_call': Flat.open_custom, 'custom_vjp_call': Flat.open_custom,
+    **dict.fromkeys(JAX_SPARSE, Flat.open_sparse), 'custom_jvp_call': Flat.open_custom, 'custom_vjp_call': Flat.open_custom,
     'cond': Flat.open_cond, 'scan': Flat.open_scan, 'while': Flat.open_while, 'optimization_barrier': lambda flat, eqn, ins, alive: ins}
 
 

@@ -25,7 +25,7 @@ ELEMENTWISE = set(
 ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
 REDUCTIONS = set('reduce_sum reduce_max reduce_min reduce_prod'.split())
 CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr', 'core_call': 'call_jaxpr', 'remat2': 'jaxpr', 'checkpoint': 'jaxpr'}
-MIXING = set('dot_general conv_general_dilated ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
+MIXING = set('ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
              'reduce_window select_and_scatter_add select_and_gather_add scatter-add scatter_add scatter_mul fft cholesky triangular_solve'.split())
 
 
@@ -116,6 +116,15 @@ def _dot_general(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:
     return _contraction(contract, d, place)
 
 
+def _conv(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:
+    """Whatever the sum over a patch and its channels does to units, samples stay apart."""
+    lhs, _, out = eqn.params['dimension_numbers']
+    if i or eqn.params['batch_group_count'] > 1:
+        return None
+    shape = eqn.outvars[0].aval.shape
+    return _contraction(lhs[1:], d, lambda m: np.broadcast_to(np.moveaxis(m, lhs[0], out[0]), shape))
+
+
 def _first_derivative(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
     """A primitive without a rule here: what its own derivative does with the tangents."""
     name = eqn.primitive.name
@@ -196,6 +205,8 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
         answer = [_layout(eqn, i, ins[i], const) for i in live]
     elif name == 'dot_general':
         answer = [_dot_general(eqn, i, ins[i]) for i in live]
+    elif name == 'conv_general_dilated':
+        answer = [_conv(eqn, i, ins[i]) for i in live]
     elif name in REDUCTIONS:
         shape = eqn.outvars[0].aval.shape
         answer = [_contraction(eqn.params['axes'], ins[i], lambda m: m.reshape(shape)) for i in live]

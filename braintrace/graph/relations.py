@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._jax import Atom, ClosedJaxpr, Var, eval_jaxpr, is_float, new_jaxpr, prune, source_line
-from ..ops.axes import RULES, Axes
+from ..ops.axes import Axes, Op
 from ..step import Leaf, Step
 from .analysis import Analysis
 from .diagnostics import DiagnosticKind as Kind
@@ -59,17 +59,23 @@ class HiddenParamOpRelation(NamedTuple):
         return next(iter(self.trainable_paths.values()))
 
     @property
+    def op(self) -> Op:
+        """How the axes of x, w and y line up."""
+        assert self.use.op is not None
+        return self.use.op
+
+    @property
     def w_var(self) -> Var:
         """The weight as the op takes it, after all transformations of the parameters."""
         return self.use.w
 
     def trace_shape(self) -> tuple[int, ...]:
         """The shape of a trace that remembers for each weight the one unit it feeds, for one state of the unit."""
-        return trace_shape(self.use)
+        return self.op.trace_shape(self.y_var.aval.shape)
 
     def operand(self, values: Sequence[Any]) -> Any:
         """What multiplies the weight, from the values of the equation's operands; None for element-wise use."""
-        return operand(self.use, values)
+        return self.op.x(values)
 
     def y_to_hidden_groups(self, y_val: Any, const_vals: Sequence[Any] | Mapping[Var, Any], concat_hidden_vals: bool = True) -> list[Any]:
         """The new values of each group's hidden states as a function of y.
@@ -85,18 +91,6 @@ class HiddenParamOpRelation(NamedTuple):
 
     def dict(self) -> dict[str, Any]:
         return self._asdict()
-
-
-def operand(use: Use, values: Sequence[Any]) -> Any:
-    """What multiplies the weight, from the values of the equation's operands; None for element-wise use."""
-    return None if use.axes is None or use.axes.x is None else RULES[use.eqn.primitive.name].x(use.eqn, use.operand, values)
-
-
-def trace_shape(use: Use) -> tuple[int, ...]:
-    """The shape of a trace for one unit (or state) of each sample."""
-    assert use.axes is not None
-    size = dict(zip(use.axes.w, use.w.aval.shape, strict=True)) | dict(zip(use.axes.y, use.y[0].aval.shape, strict=True))
-    return tuple(size[c] for c in use.axes.trace)
 
 
 def find_relations(found: Analysis, groups: Sequence[HiddenGroup], diagnostics: Diagnostics, states: Mapping[tuple, Any] | None = None

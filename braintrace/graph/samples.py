@@ -22,7 +22,8 @@ def sample_axes(found: Analysis) -> list[int] | None:
     if len(sizes) != 1 or sizes == {()} or any(u.axes is None for u in found.uses):
         return None
     [(batch,)] = sizes
-    axes = [next((k for k, c in enumerate(u.axes.y) if c not in u.axes.w or u.axes.x is None), -1) for u in found.uses if u.axes is not None]
+    axes = [next((k for k, c in enumerate(u.op.kept or u.op.axes.y) if c and (c not in u.op.axes.w or u.op.axes.x is None)), -1)
+            for u in found.uses if u.op is not None]
     if any(a < 0 or u.y[0].aval.shape[a] != batch for a, u in zip(axes, found.uses, strict=True)):
         return None
     deps = {old: Dep({0: (_numbers(old, 0),)}) for old, _ in states}

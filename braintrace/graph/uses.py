@@ -13,15 +13,16 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._jax import ClosedJaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, source_line, trace
-from ..ops.axes import RULES, Axes, elementwise
+from ..ops.axes import Axes, Op, elementwise
+from ..ops.rules import RULES
 from ..step import Step
 from .canonical import DATA, flow, is_weight, seed_flags
-from .influence import ELEMENTWISE, is_elementwise
+from .influence import ELEMENTWISE, Constants, is_elementwise
 from .layout import LAYOUT
 
 
 class Use(NamedTuple):
-    """`y = op(x, w)`: equation `eqn` makes `y` from the weight `w`, its operand number `operand`. `axes` is None where no rule describes the op.
+    """`y = op(x, w)`: equation `eqn` makes `y` from the weight `w`, its operand number `operand`. `op` is None where no rule describes it.
 
     Where the use is element by element, w is y: the weight broadcast to the shape it is used in. `meets` is the equation in which it meets data.
     """
@@ -29,8 +30,12 @@ class Use(NamedTuple):
     operand: int
     w: Var
     y: tuple[Var, ...]
-    axes: Axes | None
+    op: Op | None
     meets: JaxprEqn
+
+    @property
+    def axes(self) -> Axes | None:
+        return None if self.op is None else self.op.axes
 
     @property
     def place(self) -> str:
@@ -48,6 +53,7 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
     jaxpr = step.jaxpr.jaxpr
     flags = seed_flags(step, traced)
     flag = lambda a: 0 if isinstance(a, Literal) else flags.get(a, 0)
+    const = Constants(step.jaxpr)
     eqns: list[JaxprEqn] = []
     uses: list[Use] = []
     for eqn in jaxpr.eqns:
@@ -63,13 +69,13 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
                 eqns.append(made)
                 eqn = eqn.replace(invars=[y if j == i else a for j, a in enumerate(eqn.invars)])
                 flags[y] = flag(made.invars[0])
-                uses.append(Use(made, 0, y, (y,), elementwise(y.aval.ndim), eqn))
+                uses.append(Use(made, 0, y, (y,), elementwise(y.aval.shape), eqn))
         elif weights and f & DATA:
             rule = RULES.get(eqn.primitive.name)
             outs = tuple(v for v in eqn.outvars if is_float(v))
             for i in weights if outs else ():
-                axes = NotImplemented if rule is None else rule.axes(eqn, i)
-                uses.append(Use(eqn, i, eqn.invars[i], outs, None if axes is NotImplemented else axes, eqn))
+                op = NotImplemented if rule is None else rule(eqn, i, const)
+                uses.append(Use(eqn, i, eqn.invars[i], outs, None if op is NotImplemented else op, eqn))
         eqns.append(eqn)
     results = list(jaxpr.outvars)
     for k, v in enumerate([*step.hidden_outs, *step.other_outs]):
@@ -77,7 +83,7 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
             made = _as_used(v, None, eqns[-1])
             eqns.append(made)
             [results[k]] = made.outvars
-            uses.append(Use(made, 0, results[k], (results[k],), elementwise(v.aval.ndim), made))
+            uses.append(Use(made, 0, results[k], (results[k],), elementwise(v.aval.shape), made))
     closed = ClosedJaxpr(new_jaxpr(jaxpr.invars, results, eqns, jaxpr.constvars), step.jaxpr.consts)
     return Step(closed, step.params, step.hidden, step.other), tuple(uses)
 

@@ -1,19 +1,19 @@
-"""Op rules: labels for the axes of x, w and y, so that `y = einsum('x,w->y')`.
+"""What the compiler knows about an op: how the axes of `y = op(x, w)` line up.
 
-A label that y has and w has not is a batch axis; one that w and x share and y has not is summed over. With `x=None` the weight enters element by element
-and y is the weight itself, broadcast to where it is used. A rule answers `NotImplemented` for a use it cannot describe.
+A rule labels the axes of x, w and y, so that `y = einsum('x,w->y')`. A label that y has and w has not is a batch axis; one that w and x share and y has not
+is summed over. With `x=None` the weight enters element by element and y is the weight itself, broadcast to where it is used. Where an op does not have that
+form by itself (a convolution, a sparse product), `line_up_x` and `line_up_y` bring x and y into it. The kernels at the end serve all ops.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from string import ascii_letters
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-
-from .._jax import JaxprEqn
 
 
 class Axes(NamedTuple):
@@ -28,62 +28,95 @@ class Axes(NamedTuple):
         return ''.join(c for c in self.y if c not in self.w) + self.w
 
 
-class OpRule(NamedTuple):
-    """`axes(eqn, i)` labels the use of operand `i` as a weight; `x(eqn, i, values)` is what multiplies it."""
-    axes: Callable[[JaxprEqn, int], Axes]
-    x: Callable[[JaxprEqn, int, Sequence[Any]], Any]
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One use of a weight.
+
+    Args:
+        axes: the labels.
+        w_shape: the weight's shape.
+        x: what multiplies the weight, from the values of the equation's operands.
+        kept: the label of each axis of y as it is, '' for an axis that lining up replaces.
+        line_up_x, line_up_y: x, and values at y with any leading axes, to the form that is labelled.
+        labelled: the shape of the weight in that form.
+        apply: `(x, w) -> y`, where a gradient is better taken through the op itself.
+        spread: x as an array that can be averaged over time, where it is not one (indices).
+        outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
+    """
+    axes: Axes
+    w_shape: tuple[int, ...]
+    x: Callable[[Sequence[Any]], Any] = lambda values: None
+    kept: Sequence[str] | None = None
+    line_up_x: Callable[[Any], Any] | None = None
+    line_up_y: Callable[[Any], Any] | None = None
+    labelled: tuple[int, ...] | None = None
+    apply: Callable[[Any, Any], Any] | None = None
+    spread: Callable[[Any], Any] | None = None
+    outer: Callable[[Any, Any], Any] | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether labels say all: two such uses of one weight can share a trace."""
+        return self.line_up_y is None and self.spread is None and self.apply is None
+
+    def trace_shape(self, y: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of a trace for one state of the units, for an output of this shape."""
+        at_y = jax.eval_shape(lambda: self.at_y(jnp.zeros(y))).shape
+        size = dict(zip(self.axes.w, self.labelled or self.w_shape, strict=True)) | dict(zip(self.axes.y, at_y, strict=True))
+        return tuple(size[c] for c in self.axes.trace)
+
+    def at_y(self, values: Any) -> Any:
+        return values if self.line_up_y is None else self.line_up_y(values)
 
 
-def elementwise(ndim: int) -> Axes:
-    return Axes(None, ascii_letters[:ndim], ascii_letters[:ndim])
+# ---- kernels: x has the steps Z first, q and dy too; S and A count the states of a unit ------------------------------------------
+
+def gradient(op: Op, x: Any, dy: Any) -> Any:
+    """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps."""
+    if op.axes.x is None:
+        return dy.sum(0)
+    if op.apply is None:
+        return _sum_of_products(op, f'Z{op.axes.x}', _at_x(op, x), f'Z{op.axes.y}', op.at_y(dy), op.axes.w)
+    return jax.vjp(lambda w: jax.vmap(lambda a: op.apply(a, w))(x), jnp.zeros(op.w_shape, dy.dtype))[1](dy)[0]  # type: ignore[misc]
 
 
-def _dot_axes(eqn: JaxprEqn, i: int) -> Axes:
-    contract, batch = eqn.params['dimension_numbers']
-    letters = iter(ascii_letters)
-    labels = [[''] * a.aval.ndim for a in eqn.invars]
-    for pairs in (batch, contract):
-        for p, q in zip(*pairs, strict=True):
-            labels[0][p] = labels[1][q] = next(letters)
-    free: list[list[str]] = [[], []]
-    for side, axes in enumerate(labels):
-        for p, c in enumerate(axes):
-            if not c:
-                axes[p] = next(letters)
-                free[side].append(axes[p])
-    y = [labels[0][p] for p in batch[0]] + free[0] + free[1]
-    return Axes(''.join(labels[1 - i]), ''.join(labels[i]), ''.join(y))
+def spread_gradient(op: Op, x: Any, dy: Any) -> Any:
+    """The same for an x that has been averaged over time."""
+    if op.spread is None:
+        return gradient(op, x, dy)
+    return jnp.einsum(f'Z{op.axes.x},Z{op.axes.y}->{op.axes.w}', x, dy)
 
 
-def _gather_axes(eqn: JaxprEqn, i: int) -> Axes:
-    """Rows of a table, picked by data: x is the one-hot form of the indices."""
-    n = eqn.params['dimension_numbers']
-    table, index = (a.aval for a in eqn.invars)
-    rows = n.start_index_map
-    whole = all(size == (1 if a in rows else table.shape[a]) for a, size in enumerate(eqn.params['slice_sizes']))
-    if i or not whole or n.operand_batching_dims or sorted(n.collapsed_slice_dims) != sorted(rows):
-        return NotImplemented
-    w = ascii_letters[:table.ndim]
-    batch = ascii_letters[table.ndim:table.ndim + index.ndim - 1]
-    kept, picked = iter(c for a, c in enumerate(w) if a not in rows), iter(batch)
-    y = ''.join(next(kept) if a in n.offset_dims else next(picked) for a in range(eqn.outvars[0].aval.ndim))
-    return Axes(batch + ''.join(w[a] for a in rows), w, y)
+def outer(op: Op, x: Any, q: Any) -> Any:
+    """`sum_k x_k (x) q_k`, what a block adds to a trace."""
+    if op.axes.x is None:
+        return q.sum(0)
+    if op.outer is not None:
+        return op.outer(x, q)
+    return _sum_of_products(op, f'Z{op.axes.x}', _at_x(op, x), f'ZS{op.axes.y}', op.at_y(q), f'S{op.axes.trace}')
 
 
-def _one_hot(eqn: JaxprEqn, i: int, values: Sequence[Any]) -> Any:
-    table, index = values
-    rows = eqn.params['dimension_numbers'].start_index_map
-    clip = 'CLIP' in str(eqn.params['mode'])
-    batch = index.shape[:-1]
-    x = jnp.ones(batch, table.dtype)
-    for k, a in enumerate(rows):
-        size = table.shape[a]
-        at = jnp.clip(index[..., k], 0, size - 1) if clip else index[..., k]
-        x = x[..., None] * jax.nn.one_hot(at, size, dtype=table.dtype).reshape(batch + (1,) * k + (size,))
-    return x
+def decay(op: Op, Q: Any, e: Any) -> Any:
+    """`Q e`: every unit takes what it had through its own transition."""
+    return jnp.einsum(f'SA{op.axes.y},A{op.axes.trace}->S{op.axes.trace}', op.at_y(Q), e)
 
 
-RULES: dict[str, OpRule] = {
-    'dot_general': OpRule(_dot_axes, lambda eqn, i, values: values[1 - i]),
-    'gather': OpRule(_gather_axes, _one_hot),
-}
+def read(op: Op, lam: Any, e: Any) -> Any:
+    """`lam . e`: credit at the units meets the trace."""
+    return jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', op.at_y(lam), e).reshape(op.w_shape)
+
+
+def _at_x(op: Op, x: Any) -> Any:
+    return x if op.line_up_x is None else jax.vmap(op.line_up_x)(x)
+
+
+def _sum_of_products(op: Op, xs: str, x: Any, ys: str, y: Any, out: str) -> Any:
+    if op.line_up_y is None or set(op.axes.x or ()) != set(op.axes.y):
+        return jnp.einsum(f'{xs},{ys}->{out}', x, y)
+    order = [*out, *[c for c in ys if c not in out]]  # nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it
+    place = lambda labels, a: jnp.expand_dims(a.transpose([labels.index(c) for c in order if c in labels]), [k for k, c in enumerate(order) if c not in labels])
+    return (place(xs, x) * place(ys, y)).sum(tuple(range(len(out), len(order))))
+
+
+def elementwise(shape: tuple[int, ...]) -> Op:
+    return Op(Axes(None, ascii_letters[:len(shape)], ascii_letters[:len(shape)]), shape)

@@ -18,9 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
-
-from ..ops.axes import Axes
 
 Traces = dict[str, Any]
 
@@ -54,11 +51,6 @@ class Carrier(Protocol):
     def block(self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool) -> tuple[Contribution, Traces | None]: ...
     def read(self, traces: Traces, credit: Entry) -> Contribution: ...
     def advance(self, traces: Traces, window: Any) -> Traces: ...
-
-
-def weight_gradient(axes: Axes, x: Any, dy: Any) -> Any:
-    """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps."""
-    return dy.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},Z{axes.y}->{axes.w}', x, dy)
 
 
 def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:

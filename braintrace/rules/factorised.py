@@ -10,13 +10,15 @@ the rest. Same-step credit that reaches y in another way has no trace and enters
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from .carrier import Contribution, Credit, Entry, Traces, scan, weight_gradient
+from ..graph.relations import HiddenParamOpRelation
+from ..ops.axes import gradient, spread_gradient
+from .carrier import Contribution, Credit, Entry, Traces, scan
 from .slots import Feed, Layout, Slot
 
 
@@ -58,7 +60,7 @@ class Factorised:
         for r in self._with_x():
             relation = self.layout.relations[r]
             avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in relation.use.eqn.invars]
-            x = jax.eval_shape(lambda *v, relation=relation: relation.operand(v), *avals)
+            x = jax.eval_shape(lambda *v, r=relation: self._spread(r, r.operand(v)), *avals)
             traces[self._x_name(r)] = jnp.zeros(x.shape, x.dtype)
         for name, s, f in self._own_feeds:
             y = self.layout.relations[f.relation].y_var.aval
@@ -73,7 +75,7 @@ class Factorised:
         before, new = self._outputs(old, window)
         weights = {}
         for r in sorted(self.chosen):
-            axes = self.layout.relations[r].axes
+            op = self.layout.relations[r].op
             signal = (1 - self.decay_f) * direct[r]
             for name, s, f in self._feeds:
                 if f.relation == r:
@@ -81,20 +83,24 @@ class Factorised:
                     c = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
                     signal = signal + self.decay_f * (f.at_y(c) * before[name]).sum(1)
             signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
-            if axes.x is None:
+            if op.axes.x is None:
                 weights[r] = signal.sum(0)
             else:  # sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0, with G_j = g_j + a_x G_{j+1}
                 first, G = scan(lambda late, g: 2 * (g + self.decay_x * late,), jnp.zeros_like(signal[0]), signal, window.length, reverse=True)
-                weights[r] = weight_gradient(axes, window.operands[r], G) + weight_gradient(axes, old[self._x_name(r)][None], self.decay_x * first[None])
+                weights[r] = gradient(op, window.operands[r], G) + spread_gradient(op, old[self._x_name(r)][None], self.decay_x * first[None])
             if r in impure:
-                weights[r] = weights[r] + weight_gradient(axes, window.operands[r], credit.y[r] - direct[r])
+                weights[r] = weights[r] + gradient(op, window.operands[r], credit.y[r] - direct[r])
         return Contribution(weights), {**self._inputs(old, window), **new} if keep else None
+
+    @staticmethod
+    def _spread(relation: HiddenParamOpRelation, x: Any) -> Any:
+        return x if relation.op.spread is None else relation.op.spread(x)
 
     def _inputs(self, traces: Traces, window) -> Traces:
         """The input traces at the end of a window."""
         K, new = window.length, {}
         for r in self._with_x():
-            x = window.operands[r]
+            x = jax.vmap(partial(self._spread, self.layout.relations[r]))(window.operands[r])
             late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=x.dtype)
             new[self._x_name(r)] = self.decay_x ** K * traces[self._x_name(r)] + jnp.tensordot(late, x, 1)
         return new
@@ -121,7 +127,7 @@ class Factorised:
             signal = (f.at_y(lam) * traces[name]).sum(0)
             signal = (signal / _correction(self.decay_f, credit.steps - 1)).astype(signal.dtype)
             x = None if r not in self._with_x() else traces[self._x_name(r)][None]
-            weights[r] = weights.get(r, 0) + weight_gradient(self.layout.relations[r].axes, x, signal[None])
+            weights[r] = weights.get(r, 0) + spread_gradient(self.layout.relations[r].op, x, signal[None])
         return Contribution(weights)
 
     def advance(self, traces: Traces, window) -> Traces:

@@ -16,10 +16,10 @@ import numpy as np
 
 from .._jax import Var, eval_jaxpr, is_float
 from ..errors import NotSupportedError
-from ..graph.relations import Origin, trace_shape, weight_program
+from ..graph.relations import Origin, weight_program
 from ..graph.samples import sample_axes
 from ..graph.uses import Use
-from ..ops.axes import Axes
+from ..ops.axes import Op, outer
 from .carrier import Contribution, Credit, Entry, Traces
 from .slots import Layout
 
@@ -111,19 +111,19 @@ class FullOfSamples(_Exact):
     axes: tuple[int, ...]
 
     @cached_property
-    def _uses(self) -> list[tuple[str, Use, Axes, str]]:
-        """Name, use, labels and the label of the samples, of each use that reaches a state."""
+    def _uses(self) -> list[tuple[str, Use, Op, str]]:
+        """Name, use, op and the label of the samples, of each use that reaches a state."""
         found = self.layout.graph.found
         origin = Origin(found.step)
         reached = 0
         for row in [*found.rows, *found.others]:
             reached |= found.dep(row.new).seeds
-        uses: list[tuple[str, Use, Axes, str]] = []
+        uses: list[tuple[str, Use, Op, str]] = []
         for i, (u, k) in enumerate(zip(found.uses, self.axes, strict=True)):
-            if u.axes is not None and reached >> found.seed(i) & 1:
+            if u.op is not None and reached >> found.seed(i) & 1:
                 name = '+'.join(leaf.name for _, leaf, _, _ in origin.of(u.w))
                 again = sum(n.split('#')[0] == name for n, *_ in uses)
-                uses.append((f'{name}#{again}' if again else name, u, u.axes, u.axes.y[k]))
+                uses.append((f'{name}#{again}' if again else name, u, u.op, (u.op.kept or u.op.axes.y)[k]))
         return uses
 
     def _rows(self, leaves: Sequence[Any]) -> Any:
@@ -132,11 +132,12 @@ class FullOfSamples(_Exact):
 
     def init(self) -> Traces:
         n = sum(v.aval.size // v.aval.shape[0] for v in self.state)
-        return {name: jnp.zeros((n, *trace_shape(u)), u.w.aval.dtype) for name, u, _, _ in self._uses}
+        return {name: jnp.zeros((n, *op.trace_shape(u.y[0].aval.shape)), u.w.aval.dtype) for name, u, op, _ in self._uses}
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         lam = self._rows(self.moving(credit))
-        gw = [jnp.einsum(f'{b}Z,Z{axes.trace}->{axes.w}', lam, traces[name]).astype(u.w.aval.dtype) for name, u, axes, b in self._uses]
+        gw = [jnp.einsum(f'{b}Z,Z{op.axes.trace}->{op.axes.w}', lam, traces[name]).reshape(op.w_shape).astype(u.w.aval.dtype)
+              for name, u, op, b in self._uses]
         phi = weight_program(self.layout.graph.step, [u.w for _, u, _, _ in self._uses])
         _, pull = jax.vjp(lambda p: eval_jaxpr(phi.jaxpr, phi.consts, *p), list(credit.params))
         return Contribution(params=pull(gw)[0])
@@ -151,13 +152,8 @@ class FullOfSamples(_Exact):
             parts = [jnp.broadcast_to(p.reshape(v.aval.shape[1:]), v.aval.shape).astype(v.aval.dtype)
                      for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
             dh, ds, dy = pull_to_y(self.spread(parts[:self.hidden]), parts[self.hidden:])
-            return self._rows([*self.kept(dh), *ds]), [_by_sample(axes, x, d) for (_, _, axes, _), x, d in zip(uses, xs, dy, strict=True)]
+            return self._rows([*self.kept(dh), *ds]), [outer(op, x, d[:, None])[0] for (_, _, op, _), x, d in zip(uses, xs, dy, strict=True)]
 
         Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
-        grown = lambda name, axes, b: jnp.einsum(f'Y{b}Z,Z{axes.trace}->Y{axes.trace}', Phi, traces[name])
-        return {name: (m + grown(name, axes, b)).astype(traces[name].dtype) for (name, _, axes, b), m in zip(uses, M, strict=True)}
-
-
-def _by_sample(axes: Axes, x: Any, dy: Any) -> Any:
-    """`sum_k x_k (x) dy_k`, each sample by itself."""
-    return dy.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},Z{axes.y}->{axes.trace}', x, dy)
+        grown = lambda name, op, b: jnp.einsum(f'Y{b}Z,Z{op.axes.trace}->Y{op.axes.trace}', Phi, traces[name])
+        return {name: (m + grown(name, op, b)).astype(traces[name].dtype) for (name, _, op, b), m in zip(uses, M, strict=True)}

@@ -14,7 +14,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from .carrier import Contribution, Credit, Entry, Traces, scan, weight_gradient
+from ..ops.axes import decay, gradient, outer, read
+from .carrier import Contribution, Credit, Entry, Traces, scan
 from .slots import Layout, Slot
 
 
@@ -49,7 +50,7 @@ class PositionWise:
                         carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self._read(s, traces[s.name], entry)
                     if keep:
                         new[s.name] = self._advance(s, traces, window, Q, Q0)
-        weights = {r: weight_gradient(self.layout.relations[r].axes, window.operands[r], d) + carried.get(r, 0) for r, d in dy.items()}
+        weights = {r: gradient(self.layout.relations[r].op, window.operands[r], d) + carried.get(r, 0) for r, d in dy.items()}
         return Contribution(weights), new if keep else None
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
@@ -70,16 +71,14 @@ class PositionWise:
         return {name: new[name] for name in traces}
 
     def _read(self, s: Slot, e: Any, lam: Any) -> Any:
-        axes, f = self.layout.relations[s.feeds[0].relation].axes, s.feeds[0]
-        return jnp.einsum(f'S{axes.y},S{axes.trace}->{axes.w}', f.at_y(lam), e.astype(lam.dtype))
+        return read(self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y(lam), e.astype(lam.dtype))
 
     def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Any:
-        axes, f = self.layout.relations[s.feeds[0].relation].axes, s.feeds[0]
-        new: Any = 0 if traces is None else jnp.einsum(f'SA{axes.y},A{axes.trace}->S{axes.trace}', f.at_y(Q0), traces[s.name].astype(Q0.dtype))
+        op, at_y = self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y
+        new: Any = 0 if traces is None else decay(op, at_y(Q0), traces[s.name].astype(Q0.dtype))
         for f in s.feeds:
-            axes = self.layout.relations[f.relation].axes
             q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None]).sum(2)
-            new = new + (q.sum(0) if axes.x is None else jnp.einsum(f'Z{axes.x},ZS{axes.y}->S{axes.trace}', window.operands[f.relation], q))
+            new = new + outer(self.layout.relations[f.relation].op, window.operands[f.relation], q)
         return new.astype(self.dtype or s.dtype)
 
 

@@ -84,7 +84,7 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
             for unit in r.maps[g.index]:
                 feed = Feed(i, unit, at_y(unit, units[g.index].shape))
                 source = r.w_var if r.axes.x is not None else r.use.eqn.invars[0]
-                alike = (source, r.axes, r.y_var.aval.shape, g.index, unit.tobytes())  # these mean the same trace
+                alike = (source, r.axes, r.y_var.aval.shape, g.index, unit.tobytes(), None if r.op.plain else i)  # these mean the same trace
                 k = home.setdefault(alike, len(slots))
                 if k < len(slots) and slots[k].feeds[-1].relation != i:
                     slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))

@@ -11,7 +11,6 @@ import jax.numpy as jnp
 
 from .._jax import Literal, Var, eval_jaxpr, is_float, new_jaxpr, prune
 from ..graph.perturbation import perturb
-from ..graph.relations import operand
 from ..graph.uses import Use
 from ..rules.carrier import scan
 from ..rules.slots import Layout
@@ -185,6 +184,6 @@ class Window:
 
         def run(h, s, x, y):
             values = dict(zip(wanted, eval_jaxpr(program, self.program.step.jaxpr.consts, *self.params, *h, *s, *x), strict=True))
-            return operand(use, [a.val if isinstance(a, Literal) else values[a] for a in use.eqn.invars])
+            return use.op.x([a.val if isinstance(a, Literal) else values[a] for a in use.eqn.invars])  # type: ignore[union-attr]
 
         return None if use.axes is None or use.axes.x is None else self._over_time(run)()
