@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
-__all__ = ['Atom', 'ClosedJaxpr', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive', 'is_float',
+__all__ = ['Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive', 'is_float',
            'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
 
 Atom: TypeAlias = Var | Literal
@@ -93,3 +93,25 @@ def identity_primitive(name: str) -> Primitive:
     ad.deflinear2(p, lambda ct, x, **params: [p.bind(ct, **params)])
     batching.defvectorized(p)
     return p
+
+
+class FunctionPrimitive(Primitive):
+    """A primitive that computes a function `f(*operands, **params)`; everything else JAX needs is derived from it."""
+
+    def __init__(self, name: str, f: Callable):
+        from jax.interpreters import ad, batching, mlir
+        super().__init__(name)
+        self.f = f
+        self.def_impl(lambda *a, **params: jax.jit(functools.partial(f, **params))(*a))
+        self.def_abstract_eval(self._shapes)
+        mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=False))
+        ad.primitive_jvps[self] = self._jvp
+        batching.primitive_batchers[self] = lambda args, axes, **params: (jax.vmap(functools.partial(f, **params), axes)(*args), 0)
+
+    def _shapes(self, *avals: Any, **params: Any) -> Any:
+        out = jax.eval_shape(functools.partial(self.f, **params), *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        return jax.core.ShapedArray(out.shape, out.dtype)
+
+    def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        from jax.interpreters import ad
+        return jax.jvp(functools.partial(self.f, **params), tuple(primals), tuple(ad.instantiate_zeros(t) for t in tangents))

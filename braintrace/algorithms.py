@@ -27,6 +27,7 @@ class ParamDimVjpAlgorithm(ETraceAlgorithm):
 
     Args:
         trace_dtype: the precision the traces are stored in.
+        trace_limit: bytes that the trace of one weight may take; beyond, it gets its in-window gradient and a warning says so.
         scope: 'diagonal' leaves recurrent weights out of D, 'block' keeps the weight from each unit to itself.
         fast_solve, chunked_trace, snap_max_jacobian_elements: accepted for old code; there is one way, and it is the fast one.
     """

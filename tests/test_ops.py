@@ -26,6 +26,7 @@ bcsr = sparse.BCSR.fromdense((draw(I, H) * PATTERN).T)
 nnz = int(PATTERN.sum())
 fixed = brainevent.FixedNumPerPre((draw(I, 2), jnp.asarray(rng.randint(0, H, (I, 2)), jnp.int32)), shape=(I, H))
 shared = brainevent.FixedNumPerPre((draw(1), fixed.indices), shape=(I, H))
+scaled = braintrace.register_primitive('scaled_product', lambda x, w, *, by: by * (x @ w))
 spikes = lambda x: brainevent.BinaryArray((x > 0).astype(float))
 
 
@@ -39,6 +40,7 @@ dense = lambda w, x: x @ jnp.zeros((I, H)).at[rows, cols].set(w)  # JAX's own de
 # name: rule, op(w, x), weight, inputs
 OPS = {
     'matrix': ('dot_general', lambda w, x: x @ w, draw(I, H), X),
+    'op of our own': ('dot_general', lambda w, x: scaled.bind(x, w, by=2.), draw(I, H), X),
     'matrix on the left': ('dot_general', lambda w, x: w @ x, draw(H, I), V),
     'grouped': ('dot_general', lambda w, x: jnp.einsum('bgk,gkn->bgn', x.reshape(B, 1, I), w), draw(1, I, H), X),
     'einsum': ('dot_general', lambda w, x: jnp.einsum('bsi,iso->bso', x[:, None] * jnp.ones((2, 1)), w), draw(I, 2, H), X),
@@ -103,3 +105,12 @@ def test_op(name):
 def test_every_rule_has_a_row():
     from braintrace.ops.sparse import JAX_SPARSE
     assert {rule for rule, *_ in OPS.values()} == RULES.keys() - set(JAX_SPARSE)
+
+
+def test_a_trace_over_the_limit_is_told_and_left_out():
+    _, op, w, xs = OPS['conv 2d']
+    h = jnp.zeros(jax.eval_shape(op, w, xs[0]).shape)
+    learner = braintrace.compile(layer(op), 'd_rtrl', w, h, xs[0], trace_limit=1000)
+    assert not learner.init(w, h).traces and 'trace_limit' in learner.report.to_str(2)
+    grads = learner.grad(lambda out: jnp.mean(out ** 2), w, learner.init(w, h), xs, window=1)[0][0]
+    assert np.abs(grads).max() > 0

@@ -19,6 +19,8 @@ import numpy as np
 from jax import lax
 
 from .._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, new_jaxpr, open_jaxpr, prune, source_line, subjaxprs, trace
+from ..ops.marker import marked
+from ..ops.register import ETPPrimitive
 from ..ops.sparse import JAX_SPARSE, is_kernel, plain_form
 from ..step import Step
 from .diagnostics import DiagnosticKind as Kind
@@ -128,7 +130,7 @@ class Flat:
             self.consts[env[v]] = c
         read = lambda a: a if isinstance(a, Literal) else env[a]
         for eqn in jaxpr.eqns:
-            opened = _OPEN.get(eqn.primitive.name, Flat.emit)(self, eqn, [read(a) for a in eqn.invars], alive)
+            opened = (Flat.open_function if isinstance(eqn.primitive, ETPPrimitive) else _OPEN.get(eqn.primitive.name, Flat.emit))(self, eqn, [read(a) for a in eqn.invars], alive)
             env.update(zip(eqn.outvars, opened, strict=True))
         return [read(a) for a in jaxpr.outvars]
 
@@ -158,6 +160,12 @@ class Flat:
 
     def open_call(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
         return self.emit(eqn, ins, alive) if is_kernel(eqn) else self.walk(eqn.params[CALLS[eqn.primitive.name]], ins, alive)
+
+    def open_function(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+        """An op of the user's own: what it computes, its weights marked."""
+        weights = eqn.primitive.trainable(eqn.params).values()
+        program = lambda *a: eqn.primitive.f(*[marked(v) if i in weights else v for i, v in enumerate(a)], **eqn.params)
+        return self.walk(trace(program, *ins), ins, alive)
 
     def open_sparse(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
         """JAX's sparse products in a form that can be mapped over time, as one call."""

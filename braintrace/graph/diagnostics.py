@@ -26,6 +26,7 @@ class DiagnosticKind(str, Enum):
     RELATION_EXCLUDED_SLICED_WEIGHT = 'relation_excluded_sliced_weight'
     RELATION_EXCLUDED_MIXED_TAIL = 'relation_excluded_mixed_tail'
     RELATION_EXCLUDED_NO_RULE = 'relation_excluded_no_rule'
+    RELATION_EXCLUDED_TOO_LARGE = 'relation_excluded_too_large'
     RELATION_EXCLUDED_BY_USER = 'relation_excluded_by_user'
     RELATION_PARTIAL_PATH = 'relation_partial_path'
     TRAINABLE_INVAR_NOT_PARAMSTATE = 'trainable_invar_not_paramstate'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -92,6 +93,21 @@ def compile_step(step: Step, *, policy: ControlFlowPolicy | None = None, trace: 
     diagnostics = Diagnostics()
     found = prepare(step, policy or ControlFlowPolicy(), diagnostics, trace)
     return assemble(found, diagnostics, perturbed=perturbed, traced=trace)
+
+
+def within(graph: ETraceGraph, limit: int) -> ETraceGraph:
+    """The graph without the relations whose position-wise trace takes more bytes than `limit`."""
+    diagnostics, kept = Diagnostics(), []
+    for r in graph.hidden_param_op_relations:
+        size = sum(len(g.carried) * len(r.maps[g.index]) for g in r.hidden_groups) * math.prod(r.trace_shape()) * r.w_var.aval.dtype.itemsize
+        if size <= limit:
+            kept.append(r)
+            continue
+        names = tuple('.'.join(map(str, p)) for p in r.trainable_paths.values())
+        diagnostics.warning(DiagnosticKind.RELATION_EXCLUDED_TOO_LARGE, f'{" and ".join(names)}: a trace through {r.use.place} would take {size / 1e9:.3g} GB, more '
+                            f'than trace_limit={limit / 1e9:.3g} GB. It has none and gets its in-window gradient. Use pp_prop, or raise `trace_limit`.',
+                            weight_path=r.path, context=names)
+    return graph._replace(hidden_param_op_relations=kept, diagnostics=(*graph.diagnostics, *diagnostics)) if diagnostics else graph
 
 
 def _tell_left_out(found: Analysis, relations: Sequence[HiddenParamOpRelation], traced: Callable[[tuple], bool] | str, diagnostics: Diagnostics) -> None:

@@ -36,6 +36,7 @@ class Rule:
 
 
 REQUIRED = object()
+TRACE_LIMIT = 2 ** 32  # bytes that the trace of one weight may take
 
 
 def decays(decay_or_rank: Any) -> tuple[float, float]:
@@ -62,7 +63,7 @@ def _everyone(layout: Layout) -> frozenset[int]:
     return frozenset(range(len(layout.relations)))
 
 
-def _position_wise(layout: Layout, trace_dtype: Any, scope: str) -> Carrier:
+def _position_wise(layout: Layout, trace_dtype: Any, **_: Any) -> Carrier:
     return PositionWise(layout, _everyone(layout), None if trace_dtype is None else jnp.dtype(trace_dtype))
 
 
@@ -88,7 +89,7 @@ def _hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -
 BY_NAME = {r.name: r for r in (
     Rule('bptt', Nothing, 'multi-step', {}, traces=False),
     Rule('rtrl', full, 'multi-step', {}, traces=False),
-    Rule('d_rtrl', _position_wise, 'single-step', {'trace_dtype': None, 'scope': 'diagonal'}),
+    Rule('d_rtrl', _position_wise, 'single-step', {'trace_dtype': None, 'scope': 'diagonal', 'trace_limit': TRACE_LIMIT}),
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
 )}

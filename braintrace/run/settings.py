@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..graph.etrace_graph import ETraceGraph
+from ..graph.etrace_graph import ETraceGraph, within
 from ..rules.registry import Rule, find_rule
 from ..rules.slots import lay_out
 from .executor import Executor, bytes_per_step, pick_window
@@ -34,6 +34,8 @@ def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple
 
 
 def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None, hidden: bool = False) -> Executor:
+    if 'trace_limit' in rule.options:
+        graph = within(graph, options.get('trace_limit', rule.options['trace_limit']))
     layout = lay_out(graph, options.get('scope', 'diagonal'))
     return Executor(Program(layout, graded, hidden), rule.make(layout, options), single_step)
 
