@@ -3,6 +3,7 @@
 Names load when first used, so that `import braintrace` costs little more than `import jax`.
 """
 
+import warnings as _warnings
 from importlib import import_module as _import_module
 
 __version__ = '1.0.0a1'
@@ -24,17 +25,26 @@ _HOME = {
     'graph.perturbation': ['HiddenPerturbation'],
     'graph.relations': ['HiddenParamOpRelation'],
     'learner': ['ETraceAlgorithm', 'ETraceVmap', 'EligibilityTrace'],
+    'ops.functions': ['conv', 'einsum', 'element_wise', 'embedding', 'grouped_matmul', 'lora_matmul', 'matmul', 'sparse_matmul'],
     'ops.marker': ['marked', 'untraced'],
+    'ops.register': ['ETPPrimitive', 'register_primitive'],
     'report': ['CompilationReport'],
     'run.data': ['MultiStepData', 'SingleStepData'],
     'run.pure': ['PureLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
+_LEGACY = ['ConvOp', 'ETraceGroupState', 'ETraceOp', 'ETraceParam', 'ETraceState', 'ETraceTreeState', 'ElemWiseOp', 'ElemWiseParam', 'FakeETraceParam',
+           'FakeElemWiseParam', 'LoraOp', 'MatMulOp', 'NonTempParam', 'SpMatMulOp']  # of 0.1.1
 
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str):
+    if name == 'nn':
+        return _import_module('.nn', __name__)
+    if name in _LEGACY:
+        _warnings.warn(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.', DeprecationWarning, stacklevel=2)
+        return getattr(_import_module('.legacy', __name__), name)
     if name not in _WHERE:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     value = getattr(_import_module(f'.{_WHERE[name]}', __name__), name)
@@ -43,4 +53,4 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted([*globals(), *__all__])
+    return sorted([*globals(), *__all__, *_LEGACY, 'nn'])

@@ -13,8 +13,8 @@ import jax.numpy as jnp
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
-__all__ = ['Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive', 'is_float',
-           'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
+__all__ = ['Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive',
+           'is_float', 'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
 
 Atom: TypeAlias = Var | Literal
 

@@ -177,12 +177,14 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     def init_etrace_state(self, *args: Any) -> None:
         """Zero traces for the compiled model."""
-        _, executor = self._ready()
-        self._memory.value = {'steps': jnp.zeros((), jnp.int32), 'traces': executor.carrier.init()}
+        info, executor = self._ready()
+        self._memory.value = {'steps': jnp.zeros((), jnp.int32), 'traces': executor.init(info.read('param'))}
 
     def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
         """Forget: zero traces, and the count of steps. A new batch size takes effect with the model's own states, at the next call."""
-        self._memory.value = jax.tree.map(jnp.zeros_like, self._memory.value)
+        first = {} if self._own.compiled is None else self._own.compiled[1].init(self._own.compiled[0].read('param'))
+        traces = {k: first.get(k, jnp.zeros_like(v)) for k, v in self._memory.value['traces'].items()}
+        self._memory.value = {'steps': jnp.zeros((), jnp.int32), 'traces': traces}
 
     @property
     def running_index(self) -> Part:

@@ -86,6 +86,7 @@ def newton(p, h, x):
 
 KIND = DiagnosticKind
 # model, state, {weight: ops it is traced through}, groups as the leaves of their states, kinds that must be told
+solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
 MODELS = {
     'leaky': (layer(lambda p, h, x: x @ p['W']), h, {'W': 'dot_general'}, [[('state',)]], []),
     'weight on the left': (layer(lambda p, h, x: (p['W'].T @ x.T).T), h, {'W': 'dot_general'}, [[('state',)]], []),
@@ -119,7 +120,7 @@ MODELS = {
     'partly mixed tail': (layer(lambda p, h, x: jax.nn.softmax(x @ p['W'], -1)), h, {'W': 'dot_general'}, [[('state',)]], [KIND.RELATION_PARTIAL_PATH]),
     'mixed transition': (layer(lambda p, h, x: x @ p['W'] - .3 * h.mean(-1, keepdims=True)), h, {'W': 'dot_general'}, [[('state',)]], [KIND.TRANSITION_MIXED]),
     'rolled transition': (layer(lambda p, h, x: x @ p['W'] + .3 * jnp.roll(h, 1, -1)), h, {'W': 'dot_general'}, [[('state',)]], [KIND.TRANSITION_MIXED]),
-    'op without a rule': (layer(lambda p, h, x: lax.linalg.triangular_solve(jnp.tril(p['R']) + 3 * jnp.eye(H), jnp.tile(x, 2)[:, :H].T, left_side=True, lower=True).T), h, {}, [[('state',)]],
+    'op without a rule': (layer(lambda p, h, x: solve(jnp.tril(p['R']) + 3 * jnp.eye(H), jnp.tile(x, 2)[:, :H].T).T), h, {}, [[('state',)]],
                           [KIND.RELATION_EXCLUDED_NO_RULE]),
     'jit': (layer(lambda p, h, x: jax.jit(lambda x, w: jax.jit(jnp.dot)(x, w))(x, p['W'])), h, {'W': 'dot_general'}, [[('state',)]], []),
     'checkpoint': (layer(lambda p, h, x: jax.checkpoint(lambda x, w: jnp.sin(x @ w))(x, p['W'])), h, {'W': 'dot_general'}, [[('state',)]], []),

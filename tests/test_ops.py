@@ -13,19 +13,19 @@ import braintrace
 from braintrace.ops.rules import RULES
 
 brainevent.config.set_backend('cpu', 'jax_raw')
-T, B, I, H = 6, 2, 5, 4
+T, B, D, H = 6, 2, 5, 4
 rng = np.random.RandomState(0)
 draw = lambda *s: jnp.asarray(rng.randn(*s) * .5)
-PATTERN = np.asarray(rng.rand(I, H) < .5)
+PATTERN = np.asarray(rng.rand(D, H) < .5)
 PATTERN[0], PATTERN[:, 0] = True, True
-X, V, E = draw(T, B, I), draw(T, I), jnp.asarray(rng.randint(0, 7, (T, B)))
+X, V, E = draw(T, B, D), draw(T, D), jnp.asarray(rng.randint(0, 7, (T, B)))
 IMAGE, SIGNAL, CUBE = draw(T, B, 4, 5, 2), draw(T, B, 6, 3), draw(T, B, 2, 3, 2, 2)
-bcoo, csr = sparse.BCOO.fromdense(draw(I, H) * PATTERN), u.sparse.CSR.fromdense(draw(I, H) * PATTERN)
-coo, event = u.sparse.COO.fromdense(draw(I, H) * PATTERN), brainevent.CSR.fromdense(draw(I, H) * PATTERN)
-bcsr = sparse.BCSR.fromdense((draw(I, H) * PATTERN).T)
+bcoo, csr = sparse.BCOO.fromdense(draw(D, H) * PATTERN), u.sparse.CSR.fromdense(draw(D, H) * PATTERN)
+coo, event = u.sparse.COO.fromdense(draw(D, H) * PATTERN), brainevent.CSR.fromdense(draw(D, H) * PATTERN)
+bcsr = sparse.BCSR.fromdense((draw(D, H) * PATTERN).T)
 nnz = int(PATTERN.sum())
-fixed = brainevent.FixedNumPerPre((draw(I, 2), jnp.asarray(rng.randint(0, H, (I, 2)), jnp.int32)), shape=(I, H))
-shared = brainevent.FixedNumPerPre((draw(1), fixed.indices), shape=(I, H))
+fixed = brainevent.FixedNumPerPre((draw(D, 2), jnp.asarray(rng.randint(0, H, (D, 2)), jnp.int32)), shape=(D, H))
+shared = brainevent.FixedNumPerPre((draw(1), fixed.indices), shape=(D, H))
 scaled = braintrace.register_primitive('scaled_product', lambda x, w, *, by: by * (x @ w))
 spikes = lambda x: brainevent.BinaryArray((x > 0).astype(float))
 
@@ -36,14 +36,14 @@ def conv(shape, spec, **options):
 
 
 rows, cols = PATTERN.nonzero()
-dense = lambda w, x: x @ jnp.zeros((I, H)).at[rows, cols].set(w)  # JAX's own derivative of a transposed CSR or COO product is wrong
+dense = lambda w, x: x @ jnp.zeros((D, H)).at[rows, cols].set(w)  # JAX's own derivative of a transposed CSR or COO product is wrong
 # name: rule, op(w, x), weight, inputs
 OPS = {
-    'matrix': ('dot_general', lambda w, x: x @ w, draw(I, H), X),
-    'op of our own': ('dot_general', lambda w, x: scaled.bind(x, w, by=2.), draw(I, H), X),
-    'matrix on the left': ('dot_general', lambda w, x: w @ x, draw(H, I), V),
-    'grouped': ('dot_general', lambda w, x: jnp.einsum('bgk,gkn->bgn', x.reshape(B, 1, I), w), draw(1, I, H), X),
-    'einsum': ('dot_general', lambda w, x: jnp.einsum('bsi,iso->bso', x[:, None] * jnp.ones((2, 1)), w), draw(I, 2, H), X),
+    'matrix': ('dot_general', lambda w, x: x @ w, draw(D, H), X),
+    'op of our own': ('dot_general', lambda w, x: scaled.bind(x, w, by=2.), draw(D, H), X),
+    'matrix on the left': ('dot_general', lambda w, x: w @ x, draw(H, D), V),
+    'grouped': ('dot_general', lambda w, x: jnp.einsum('bgk,gkn->bgn', x.reshape(B, 1, D), w), draw(1, D, H), X),
+    'einsum': ('dot_general', lambda w, x: jnp.einsum('bsi,iso->bso', x[:, None] * jnp.ones((2, 1)), w), draw(D, 2, H), X),
     'embedding': ('gather', lambda w, x: w[x], draw(7, H), E),
     'embedding of a pair': ('gather', lambda w, x: w[x[:, None] % jnp.array([2, 3])], draw(3, H), E),
     'embedding, two indices': ('gather', lambda w, x: w[x % 2, x % 3], draw(2, 3, H), E),
@@ -64,10 +64,10 @@ OPS = {
     'brainevent CSR': ('jit', lambda w, x: x @ event.with_data(w), event.data, X),
     'brainevent CSR, one sample': ('jit', lambda w, x: x @ event.with_data(w), event.data, V),
     'brainevent CSR, events': ('jit', lambda w, x: spikes(x) @ event.with_data(w), event.data, X),
-    'brainevent fixed number': ('jit', lambda w, x: x @ fixed.with_data(w), draw(I, 2), X),
-    'brainevent fixed number, events': ('jit', lambda w, x: spikes(x) @ fixed.with_data(w), draw(I, 2), V),
+    'brainevent fixed number': ('jit', lambda w, x: x @ fixed.with_data(w), draw(D, 2), X),
+    'brainevent fixed number, events': ('jit', lambda w, x: spikes(x) @ fixed.with_data(w), draw(D, 2), V),
     'brainevent, one weight for all': ('jit', lambda w, x: spikes(x) @ shared.with_data(w), draw(1), X),
-    'brainevent dense, events': ('jit', lambda w, x: spikes(x) @ w, draw(I, H), X),
+    'brainevent dense, events': ('jit', lambda w, x: spikes(x) @ w, draw(D, H), X),
 }
 
 

@@ -130,7 +130,8 @@ class Flat:
             self.consts[env[v]] = c
         read = lambda a: a if isinstance(a, Literal) else env[a]
         for eqn in jaxpr.eqns:
-            opened = (Flat.open_function if isinstance(eqn.primitive, ETPPrimitive) else _OPEN.get(eqn.primitive.name, Flat.emit))(self, eqn, [read(a) for a in eqn.invars], alive)
+            way = Flat.open_function if isinstance(eqn.primitive, ETPPrimitive) else _OPEN.get(eqn.primitive.name, Flat.emit)
+            opened = way(self, eqn, [read(a) for a in eqn.invars], alive)
             env.update(zip(eqn.outvars, opened, strict=True))
         return [read(a) for a in jaxpr.outvars]
 

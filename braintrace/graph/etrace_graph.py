@@ -104,8 +104,9 @@ def within(graph: ETraceGraph, limit: int) -> ETraceGraph:
             kept.append(r)
             continue
         names = tuple('.'.join(map(str, p)) for p in r.trainable_paths.values())
-        diagnostics.warning(DiagnosticKind.RELATION_EXCLUDED_TOO_LARGE, f'{" and ".join(names)}: a trace through {r.use.place} would take {size / 1e9:.3g} GB, more '
-                            f'than trace_limit={limit / 1e9:.3g} GB. It has none and gets its in-window gradient. Use pp_prop, or raise `trace_limit`.',
+        diagnostics.warning(DiagnosticKind.RELATION_EXCLUDED_TOO_LARGE, f'{" and ".join(names)}: a trace through {r.use.place} would take '
+                            f'{size / 1e9:.3g} GB, more than trace_limit={limit / 1e9:.3g} GB. It has none and gets its in-window gradient. '
+                            'Use pp_prop, or raise `trace_limit`.',
                             weight_path=r.path, context=names)
     return graph._replace(hidden_param_op_relations=kept, diagnostics=(*graph.diagnostics, *diagnostics)) if diagnostics else graph
 

@@ -24,10 +24,12 @@ Traces = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """Credit inside each step (`single-step`): of each relation's y, along all paths and along position-wise ones, and of the old hidden leaves."""
+    """Credit inside each step (`single-step`): of each relation's y, of the old hidden leaves; when asked, of y along position-wise paths (`direct()`) and of
+    the new hidden leaves, each with the rest of its group fixed (`signals()`)."""
     y: list
     direct: Any
     hidden: list
+    signals: Any = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -55,6 +55,20 @@ class Layout:
     bridges: dict[Var, Bridge]
 
     @cached_property
+    def feedback_uses(self) -> dict[Var, Var]:
+        """The products in which new hidden states meet a weight on their way to the outputs or the next layer: y to weight."""
+        after: set = set()
+        found = {}
+        weight = {u.y[0]: u for u in self.graph.found.uses if u.op is not None and u.op.axes.x is not None}
+        for eqn in self.graph.found.eqns:
+            reads = {a for a in eqn.invars if isinstance(a, Var) and a in after}
+            for v in eqn.outvars:
+                if v in weight and reads - {weight[v].w}:
+                    found[v] = weight[v].w
+            after.update(eqn.outvars if reads else [v for v in eqn.outvars if v in self.graph.step.hidden_outs])
+        return found
+
+    @cached_property
     def sums(self) -> dict[Var, Var]:
         """Outputs of relations with the same sum have the same slopes."""
         return _sums(self.graph)

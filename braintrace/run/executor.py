@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..rules.carrier import Carrier, Contribution, Credit, Entry
+from ..rules.carrier import Carrier, Contribution, Entry
+from ..rules.signals import NO_EXTRA, Exact, Extra, Signal
 from .program import Program
 from .progress import advance
 from .window import Window
@@ -32,72 +33,88 @@ class Executor:
     program: Program
     carrier: Carrier
     single_step: bool
+    signal: Signal = Exact()
+
+    def init(self, params: Sequence[Any] | None = None) -> dict:
+        """Zero traces, and what the signal keeps."""
+        return {**self.carrier.init(), **self.signal.init(params)}
 
     @cached_property
     def shapes(self) -> dict:
         """The shapes of the traces."""
-        return jax.eval_shape(self.carrier.init)
+        return jax.eval_shape(self.init)
+
+    def _own(self, traces: dict) -> dict:
+        return {k: traces[k] for k in jax.eval_shape(self.carrier.init)}
 
     def grad(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], cotangents: Sequence[Any], length: int, window: int, fresh: bool,
-             progress: bool = False) -> tuple[list, list, Carried]:
+             progress: bool = False, extra: Extra = NO_EXTRA) -> tuple[list, list, Carried]:
         """Gradients of the parameters summed over the steps, all outputs, and what is carried on.
 
-        `cotangents` weighs the graded outputs of each step. With `fresh` the traces start from zero and are not kept. `progress` shows a bar.
+        `cotangents` weighs the graded outputs of each step. With `fresh` the traces start from zero and are not kept. `progress` shows a bar. `extra` is
+        for the signal.
         """
         if fresh:
-            carried = carried._replace(traces=self.carrier.init(), steps=jnp.zeros((), jnp.int32))
+            carried = carried._replace(traces={**carried.traces, **self.carrier.init()}, steps=jnp.zeros((), jnp.int32))
         alone = fresh and window >= length
         zero = [jnp.zeros(p.shape, p.dtype) for p in params], [jnp.zeros(r.w_var.aval.shape, r.w_var.aval.dtype) for r in self.program.layout.relations]
 
         def block(state, x):
-            (carried, (gp, gw)), (inputs, cotangents) = state, x
-            carried, found, outs = self._block(params, carried, inputs, cotangents, alone)
+            (carried, (gp, gw)), (inputs, cotangents, per_step) = state, x
+            carried, found, outs = self._block(params, carried, inputs, cotangents, alone, extra._replace(steps=per_step))
             gp = add(gp, found.params)
             gw = add(gw, [found.weights.get(r) for r in range(len(gw))])
             if progress:
                 advance(len(cotangents[0]), length)
             return (carried, (gp, gw)), outs
 
-        (carried, (gp, gw)), outs = in_blocks(block, (carried, zero), (list(inputs), list(cotangents)), length, window)
+        (carried, (gp, gw)), outs = in_blocks(block, (carried, zero), (list(inputs), list(cotangents), extra.steps), length, window)
         return add(gp, self.to_params(params, gw)), outs, carried
 
-    def call(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], length: int) -> tuple[list, Carried]:
+    def call(self, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], length: int, extra: Extra = NO_EXTRA) -> tuple[list, Carried]:
         """One window as a differentiable function of parameters and inputs, for use inside somebody's own gradient.
 
         Its past is a constant: the traces speak for it. So a loop of calls gives the sum of their online gradients, never a double count.
         """
-        def forward(params, carried, inputs):
+        def forward(params, carried, inputs, extra):
             w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
-            return w.outs, Carried(w.hidden, w.other, self.carrier.advance(carried.traces, w), carried.steps + length)
+            return w.outs, Carried(w.hidden, w.other, self._advance(carried, w), carried.steps + length)
 
         def backward(kept, cotangents):
-            (params, carried, inputs), (outs, after) = kept, cotangents
+            (params, carried, inputs, extra), (outs, after) = kept, cotangents
             w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
             at_end = [jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h) if jnp.issubdtype(h.dtype, jnp.inexact) else h for h in after.hidden]
-            found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), alone=False, keep=False)
+            found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), extra, alone=False, keep=False)
             zero = [jnp.zeros(x.w_var.aval.shape, x.w_var.aval.dtype) for x in self.program.layout.relations]
             gw = add(zero, [found.weights.get(r) for r in range(len(zero))])
             dp, dx = add(found.params or [], self.to_params(params, gw)), [dx.get(i) for i in range(len(inputs))]
-            return (_once(dp) if self.single_step else dp), None, dx
+            return (_once(dp) if self.single_step else dp), None, dx, None
 
         f = jax.custom_vjp(forward)
         f.defvjp(lambda *a: (forward(*a), a), backward)
-        return f(list(params), carried, list(inputs))
+        return f(list(params), carried, list(inputs), extra)
 
-    def _block(self, params: Sequence[Any], carried: Carried, inputs: list, cotangents: list, alone: bool) -> tuple[Carried, Contribution, list]:
+    def _advance(self, carried: Carried, w: Window) -> dict:
+        return {**carried.traces, **self.carrier.advance(self._own(carried.traces), w)}
+
+    def _block(self, params: Sequence[Any], carried: Carried, inputs: list, cotangents: list, alone: bool, extra: Extra
+               ) -> tuple[Carried, Contribution, list]:
         w = Window(self.program, params, carried.hidden, carried.other, inputs, len(cotangents[0]))
-        found, traces, _ = self.credit(w, carried, cotangents, alone=alone, keep=not alone)
-        return Carried(w.hidden, w.other, carried.traces if traces is None else traces, carried.steps + w.length), found, w.outs
+        found, traces, _ = self.credit(w, carried, cotangents, extra, alone=alone, keep=not alone)
+        return Carried(w.hidden, w.other, {**carried.traces, **(traces or {})}, carried.steps + w.length), found, w.outs
 
-    def credit(self, w: Window, carried: Carried, cotangents: Sequence[Any], *, alone: bool, keep: bool) -> tuple[Contribution, dict | None, dict[int, Any]]:
+    def credit(self, w: Window, carried: Carried, cotangents: Sequence[Any], extra: Extra, *, alone: bool, keep: bool
+               ) -> tuple[Contribution, dict | None, dict[int, Any]]:
         """What a window adds to the gradient, its traces if they are to be kept, and the credit of its inputs. `alone`: nothing came before."""
+        own = self._own(carried.traces)
         if self.single_step:
-            gp, y, hidden, inputs = w.same_step(cotangents)
-            found, traces = self.carrier.block(None if alone else carried.traces, w, Credit(y, lambda: w.direct(cotangents), hidden), carried.steps, keep)
+            gp, credit, inputs = self.signal.same_step(w, cotangents, carried.traces, extra)
+            found, traces = self.carrier.block(None if alone else own, w, credit, carried.steps, keep)
         else:
             gp, hidden, other, inputs = w.pull(outs=cotangents)
-            found = self.carrier.read(carried.traces, Entry(hidden, other, carried.steps, list(w.params))) if not alone else Contribution()
-            traces = self.carrier.advance(carried.traces, w) if keep else None
+            found = self.carrier.read(own, Entry(hidden, other, carried.steps, list(w.params))) if not alone else Contribution()
+            traces = self.carrier.advance(own, w) if keep else None
+            gp = add(gp, self.signal.beyond(w, extra))
         return Contribution(found.weights, gp if found.params is None else add(gp, found.params)), traces, inputs
 
     def to_params(self, params: Sequence[Any], weights: Sequence[Any]) -> list:
@@ -110,7 +127,7 @@ class Executor:
         def block(carried, inputs):
             [inputs, n] = inputs
             w = Window(self.program, params, carried.hidden, carried.other, inputs, len(n))
-            return Carried(w.hidden, w.other, self.carrier.advance(carried.traces, w), carried.steps + len(n)), w.outs
+            return Carried(w.hidden, w.other, self._advance(carried, w), carried.steps + len(n)), w.outs
 
         carried, outs = in_blocks(block, carried, (list(inputs), jnp.zeros(length)), length, window)
         return outs, carried

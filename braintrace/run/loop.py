@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
+
+from jax import lax
 
 from .._jax import JaxprEqn, Literal, Var, eval_jaxpr, new_jaxpr
 from ..step import Step
@@ -29,9 +31,10 @@ class Loop:
         self._body = new_jaxpr([*handed, *step.hidden_vars, *step.other_vars, *step.input_vars], outs, body, jaxpr.constvars)
         self._cuts = len(step.hidden), len(step.hidden) + len(step.other), len(jaxpr.outvars)
 
-    def before(self, params: Sequence[Any]) -> list[Any]:
-        """What the body needs of the parameters."""
-        return eval_jaxpr(self._before, self._consts, *params)
+    def before(self, params: Sequence[Any], held: Collection[Var] = ()) -> list[Any]:
+        """What the body needs of the parameters; the variables `held` are constants."""
+        values = eval_jaxpr(self._before, self._consts, *params)
+        return [lax.stop_gradient(a) if v in held else a for a, v in zip(values, self._before.outvars, strict=True)]
 
     def body(self, handed: Sequence[Any], hidden: Sequence[Any], other: Sequence[Any], inputs: Sequence[Any]) -> tuple[list, list, list, list]:
         """New hidden state, new other state, outputs, wanted values."""

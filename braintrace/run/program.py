@@ -7,7 +7,7 @@ one (a spike before its reset, a read-out of the old state) they take in a third
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -34,6 +34,7 @@ class Program:
         self._graded_hidden = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)] if hidden else []
         self._products = [r.y_var for r in layout.relations if r.axes.x is not None]
         self._outward = self._toward_outputs()
+        self._weight_at = {u.y[0]: u.operand for u in self.found.uses}
         self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
 
     def _toward_outputs(self) -> set[int]:
@@ -54,12 +55,13 @@ class Program:
         return Loop(self.step, self._products)
 
     def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
-             along: Values | None = None, known: Values | None = None, join: bool = True) -> tuple[list, list, list]:
+             along: Values | None = None, known: Values | None = None, join: bool = True, feedback: Mapping[Var, Any] | None = None
+             ) -> tuple[list, list, list]:
         """New hidden state, graded outputs and the operand x of each relation.
 
         `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
         then a constant; `along` is added on position-wise paths only. `known` has the products that need not be computed again. Without `join` paths end
-        at the new hidden state.
+        at the new hidden state. `feedback` has the weights that credit takes instead of those of the product that makes a variable.
         """
         step = self.step
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
@@ -77,7 +79,7 @@ class Program:
                 for r in relations:
                     use = self.layout.relations[r].use
                     values[use.operand] = lax.stop_gradient(values[use.operand])
-            made = [_as_known(eqn, values, given[eqn.outvars[0]])] if eqn.outvars and eqn.outvars[0] in given else bind(eqn, values)
+            made = _run(eqn, values, given, feedback or {}, self._weight_at)
             if everywhere is not None:
                 for r in relations:
                     made[0] = made[0] + everywhere[r]
@@ -114,9 +116,45 @@ class Program:
         new = [read(pw, v) for v in step.hidden_outs]
         return new, self.graded([read(out, a) for a in step.outs], new), xs
 
+    def outputs(self, params: Values, hidden: Values, other: Values, inputs: Values, added: Mapping[Var, Any], known: Values | None = None,
+                feedback: Mapping[Var, Any] | None = None) -> list:
+        """Graded outputs as a function of what is `added` to the new hidden states of one group, which do not see each other's change."""
+        step = self.step
+        invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
+        env = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
+        moved: dict[Var, Any] = {}
+        given = dict(zip(self._products, known, strict=True)) if known is not None else {}
+        read = lambda env, a: a.val if isinstance(a, Literal) else env[a]
+        for eqn in self.found.eqns:
+            if not eqn.outvars:
+                continue
+            values = [read(env, a) for a in eqn.invars]
+            if any(isinstance(a, Var) and a in moved for a in eqn.invars):
+                there = [moved[a] if isinstance(a, Var) and a in moved else v for a, v in zip(eqn.invars, values, strict=True)]
+                moved.update(zip(eqn.outvars, _run(eqn, there, given, feedback or {}, self._weight_at), strict=True))
+            env.update(zip(eqn.outvars, [given[v] for v in eqn.outvars] if eqn.outvars[0] in given else bind(eqn, values), strict=True))
+            moved.update({v: env[v] + added[v] for v in eqn.outvars if v in added})
+        latest = lambda a: moved[a] if isinstance(a, Var) and a in moved else read(env, a)
+        return self.graded([latest(a) for a in step.outs], [latest(v) for v in step.hidden_outs])
+
     def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
         """What credit comes from: outputs, and new hidden states where they may be read directly."""
         return [*[outs[i] for i in self._graded], *[hidden[i] for i in self._graded_hidden]]
+
+
+def _run(eqn: JaxprEqn, values: list, given: Mapping[Var, Any], feedback: Mapping[Var, Any], weight_at: Mapping[Var, int]) -> list:
+    """The outputs of an equation; the product of a known value is not computed again, and credit goes back through feedback weights where there are any."""
+    y = eqn.outvars[0] if eqn.outvars else None
+    if y in feedback:
+        i = weight_at[y]
+        [forward] = bind(eqn, [v if k == i else _hold(v) for k, v in enumerate(values)])
+        [back] = bind(eqn, [feedback[y] if k == i else v for k, v in enumerate(values)])
+        return [forward + (back - lax.stop_gradient(back))]
+    return [_as_known(eqn, values, given[y])] if y in given else bind(eqn, values)
+
+
+def _hold(v: Any) -> Any:
+    return lax.stop_gradient(v) if jnp.issubdtype(jnp.result_type(v), jnp.inexact) else v
 
 
 def _as_known(eqn: JaxprEqn, values: Values, y: Any) -> Any:

@@ -73,7 +73,7 @@ class PureLearner:
         """The carry at the beginning: this state, no influence yet."""
         inputs = self._example[2]
         executor, _ = self._executor(None, params, state, inputs, ())
-        return Carry(state, executor.carrier.init(), jnp.zeros((), jnp.int32))
+        return Carry(state, executor.init(jax.tree.leaves(params)), jnp.zeros((), jnp.int32))
 
     def grad(self, loss_fn: Callable, params: Any, carry: Carry, xs: Any, *targets: Any, window: Any = 'auto', mask: Any = None, reduction: str = 'mean',
              fresh: bool = False, progress: bool = False) -> tuple[tuple[Any, Any], Carry]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -49,28 +49,83 @@ class Window:
 
     # ---- the classical rules: credit of each step inside that step ----
 
-    def same_step(self, cotangents: Sequence[Any]) -> tuple[list, list, list, dict[int, Any]]:
+    def same_step(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> tuple[list, list, list, dict[int, Any]]:
         """Credit of each step inside that step: of the parameters, of each relation's y, of the old hidden state along its own transition, of the inputs.
 
-        The weights of relations are constants here: their gradient is made from the credit of y.
+        The weights of relations are constants here: their gradient is made from the credit of y. `feedback`: see `feedback_uses`.
         """
         floats = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
         def outputs(params, everywhere, moving, inputs):
-            run = lambda h, s, x, y, e, m, mine: self.program.dual(params, h, s, [mine.get(i, v) for i, v in enumerate(x)], moving=m, everywhere=e, known=y)[1:]
+            run = lambda h, s, x, y, e, m, mine: self.program.dual(params, h, s, [mine.get(i, v) for i, v in enumerate(x)], moving=m, everywhere=e, known=y,
+                                                                 feedback=feedback)[1:]
             return self._over_time(run)(everywhere, moving, inputs)
 
         _, pull, xs = jax.vjp(outputs, list(self.params), self._zeros(), list(self.before), floats, has_aux=True)
         self.__dict__['operands'] = xs
         return pull(list(cotangents))
 
-    def direct(self, cotangents: Sequence[Any]) -> list:
+    def direct(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
         """The part of the credit of each relation's y that arrives along position-wise paths."""
         def outputs(along):
-            run = lambda h, s, x, y, a: self.program.dual(self.params, h, s, x, moving=h, along=a, known=y)[1]
+            run = lambda h, s, x, y, a: self.program.dual(self.params, h, s, x, moving=h, along=a, known=y, feedback=feedback)[1]
             return self._over_time(run)(along)
 
         return jax.vjp(outputs, self._zeros())[1](list(cotangents))[0]
+
+    def signals(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
+        """The learning signal: credit of each new hidden leaf inside its step, the other states of its group held fixed."""
+        step = self.program.step
+        found = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in step.hidden_vars]
+        for group in self.layout.graph.hidden_groups:
+            mine = {i: v for i, v in enumerate(step.hidden_outs) if v in group.hidden_outvars and is_float(v)}
+
+            def outputs(added, mine=mine):
+                run = lambda h, s, x, y, a: self.program.outputs(self.params, h, s, x, {v: a[i] for i, v in mine.items()}, y, feedback)
+                return self._over_time(run)(added)
+
+            if mine:
+                [credit] = jax.vjp(outputs, {i: found[i] for i in mine})[1](list(cotangents))
+                for i, c in credit.items():
+                    found[i] = c
+        return found
+
+    def from_signals(self, signals: Sequence[Any]) -> tuple[list, list]:
+        """Signals at the new hidden leaves to credit of each relation's y and of the old hidden leaves, along position-wise paths."""
+        floats = [i for i, v in enumerate(self.program.step.hidden_vars) if is_float(v)]
+
+        def new(along, moving):
+            run = lambda h, s, x, y, a, m: [self.program.dual(self.params, h, s, x, moving=m, along=a, known=y, join=False)[0][i] for i in floats]
+            return self._over_time(run)(along, moving)
+
+        values, pull = jax.vjp(new, self._zeros(), list(self.before))
+        return pull([signals[i].astype(v.dtype) for i, v in zip(floats, values, strict=True)])
+
+    def step(self, k: Any) -> Window:
+        """One of the steps, as a window."""
+        at = lambda leaves: [jax.lax.dynamic_index_in_dim(a, k, keepdims=False) for a in leaves]
+        return Window(self.program, self.params, at(self.before), at(self.before_other), [x[None] for x in at(self.inputs)], 1)
+
+    @cached_property
+    def feedback_uses(self) -> dict[Var, Var]:
+        """The products through which new hidden states reach further: output to weight. Credit may come back through other weights."""
+        return self.layout.feedback_uses
+
+    def push(self, hidden: Sequence[Any], other: Sequence[Any]) -> tuple[list, list]:
+        """Tangents of the entry state to those of the exit state, both of the float leaves."""
+        step, (h0, s0) = self.program.step, self.entry
+        moving_h = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
+        moving_s = [i for i, v in enumerate(step.other_vars) if is_float(v)]
+        handed = self.program.loop.before(self.params)
+
+        def run(h, s):
+            def forward(carry, x):
+                return self.program.loop.body(handed, *carry, x)[:2], None
+            at = lambda old, idx, new: [dict(zip(idx, new, strict=True)).get(i, a) for i, a in enumerate(old)]
+            (h, s), _ = scan(forward, (at(h0, moving_h, h), at(s0, moving_s, s)), list(self.inputs), self.length)
+            return [h[i] for i in moving_h], [s[i] for i in moving_s]
+
+        return jax.jvp(run, ([h0[i] for i in moving_h], [s0[i] for i in moving_s]), (list(hidden), list(other)))[1]
 
     @cached_property
     def operands(self) -> list:
@@ -150,6 +205,17 @@ class Window:
         given = [jax.tree.map(jnp.zeros_like, shape) if ct is None else list(ct) for ct, shape in zip((outs, hidden, other), shapes, strict=True)]
         dp, dh, ds, dx = pull(tuple(given))
         return dp, dh, list(ds.values()), dx
+
+    def pull_untraced(self, hidden: Sequence[Any]) -> list:
+        """Cotangents of the exit state to those of the parameters, as far as they act in other ways than through the weights of relations."""
+        traced = {r.w_var for r in self.layout.relations}
+
+        def run(params):
+            handed = self.program.loop.before(params, held=traced)
+            forward = lambda carry, x: (self.program.loop.body(handed, *carry, x)[:2], None)
+            return scan(forward, (list(self.entry[0]), list(self.entry[1])), list(self.inputs), self.length)[0][0]
+
+        return jax.vjp(run, list(self.params))[1](list(hidden))[0]
 
     def pull_to(self, variables: Sequence[Var]) -> Callable:
         """`(hidden, other) -> (hidden, other, variables)`: cotangents of the exit state to those of the entry state and of these variables at each step."""

@@ -1,0 +1,63 @@
+"""What layers share: initial values that brainstate does not have in this form, initial states, and checks of sizes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import brainstate
+import jax.numpy as jnp
+import numpy as np
+from brainstate.nn import init
+
+
+def kaiming_normal(shape: tuple[int, ...]) -> Any:
+    fan_in = shape[0] if len(shape) == 2 else math.prod(shape[1:])
+    return brainstate.random.randn(*shape) * math.sqrt(2 / fan_in)
+
+
+def xavier_normal(shape: tuple[int, int]) -> Any:
+    return brainstate.random.randn(*shape) * math.sqrt(2 / sum(shape))
+
+
+def orthogonal(shape: tuple[int, int]) -> Any:
+    """Orthonormal rows or columns, whichever are shorter in number."""
+    a = brainstate.random.randn(*shape)
+    q, r = jnp.linalg.qr(a if shape[0] >= shape[1] else a.T)
+    q = q * jnp.sign(jnp.diag(r))
+    return q if shape[0] >= shape[1] else q.T
+
+
+class WithStates:
+    """A module whose hidden states have a shape and initial values: `_initial` by name."""
+    _initial: dict[str, Any]
+
+    def _values(self, batch_size: int | None) -> dict[str, Any]:
+        return {name: init.param(value, self._state_size, batch_size) for name, value in self._initial.items()}
+
+    @property
+    def _state_size(self) -> tuple[int, ...]:
+        return self.out_size  # type: ignore[attr-defined]
+
+    def init_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
+        for name, value in self._values(batch_size).items():
+            setattr(self, name, brainstate.HiddenState(value))
+
+    def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
+        for name, value in self._values(batch_size).items():
+            getattr(self, name).value = value
+
+
+def check_sizes(layer: Any, **sizes: Any) -> None:
+    """Positive integers, or tuples of them."""
+    for name, size in sizes.items():
+        entries = size if isinstance(size, tuple | list) else (size,)
+        if not entries or any(not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1 for n in entries):
+            raise ValueError(f'`{type(layer).__name__}`: `{name}` must be a positive integer or a tuple of them, got {size!r}.')
+
+
+def check_input(layer: Any, x: Any) -> None:
+    """The input ends in the axes of `in_size`."""
+    n = len(layer.in_size)
+    if jnp.ndim(x) < n or jnp.shape(x)[jnp.ndim(x) - n:] != tuple(layer.in_size):
+        raise ValueError(f'`{type(layer).__name__}`: the input must end in the axes {tuple(layer.in_size)} of `in_size`, got shape {jnp.shape(x)}.')
