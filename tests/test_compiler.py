@@ -202,6 +202,8 @@ def test_choice_of_traced_weights():
     assert traced('all') == [('W',), ('V',)]
     assert traced('marked') == [('W',)]
     assert traced(lambda path: path == ('V',)) == [('V',)]
+    step = lambda p, h, x: (jnp.tanh(h + x @ marked(marked(p['W'])) + x @ marked(untraced(p['V'])) + untraced(marked(p['b']))), h)  # once out is out
+    assert traced('all') == traced('marked') == [('W',)]
 
 
 def test_hidden_states_that_are_not_computed():

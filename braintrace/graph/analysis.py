@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +32,11 @@ class Row(NamedTuple):
 
 
 class Analysis:
-    """Who depends on whom. Seed `i` is row `i`; the seeds of the uses follow."""
+    """Who depends on whom. Seed `i` is row `i`; the seeds of the uses follow.
+
+    `cuts` has the operands, by equation, where the paths of states are cut, `use_cuts` those for the outputs of uses. They are one and the same object where
+    one set serves both; else a path of the one kind goes on where one of the other ends, and the two must be followed one after the other.
+    """
 
     def __init__(self, step: Step, uses: Sequence[Use]):
         self.step, self.uses = step, tuple(uses)
@@ -40,42 +44,62 @@ class Analysis:
         self.made_by = {v: k for k, e in enumerate(self.eqns) for v in e.outvars}
         self.rows = [r for old, new, leaf in zip(step.hidden_vars, step.hidden_outs, step.hidden, strict=True) for r in _rows(leaf, old, new)]
         self.others = [r for old, new, leaf in zip(step.other_vars, step.other_outs, step.other, strict=True) for r in _rows(leaf, old, new)]
-        self.deps: dict[Var, Dep] = {}
-        self.cuts: dict[int, frozenset[int]] = {}
-        self._spread()
+        first = self.seed(0)
+        states = [(row.old, Dep({s: (_start(row),)})) for s, row in enumerate([*self.rows, *self.others]) if is_float(row.old) and row.old.aval.size]
+        outputs = [(y, Dep({first + u: (positions(y.aval.shape),)}) if use.axes else Dep(mixed=1 << first + u))
+                   for u, use in enumerate(self.uses) for y in use.y if y.aval.size]
+        of_states, self.cuts = self._spread(states, {})
+        of_uses, self.use_cuts = self._spread(outputs, {first + u: use.y[0].aval.size for u, use in enumerate(self.uses) if use.axes and len(use.y) == 1})
+        self.deps: dict[Var, Dep] = of_states | of_uses
+        self.deps.update({v: Dep(d.maps | of_uses[v].maps, d.mixed | of_uses[v].mixed, of_uses[v].fans) for v, d in of_states.items() if v in of_uses})
+        if not self._apart(of_states, self.cuts, self.use_cuts) and not self._apart(of_uses, self.use_cuts, self.cuts):
+            cuts = {k: self.cuts.get(k, frozenset()) | self.use_cuts.get(k, frozenset()) for k in {**self.cuts, **self.use_cuts}}
+            self.cuts = self.use_cuts = cuts
 
     def seed(self, use: int) -> int:
         return len(self.rows) + len(self.others) + use
+
+    def cuts_of(self, seed: int) -> Mapping[int, frozenset[int]]:
+        """The operands, by equation, at which the paths of a seed are cut."""
+        return self.use_cuts if seed >= self.seed(0) else self.cuts
 
     def dep(self, a: Atom) -> Dep:
         return NOTHING if isinstance(a, Literal) else self.deps.get(a, NOTHING)
 
     def of_row(self, row: Row) -> Dep:
         """What the row's new value depends on, with maps in the shape of the row."""
-        return self.dep(row.new).each(row.of) if row.column is not None else self.dep(row.new)
+        d, n = self.dep(row.new), row.leaf.columns
+        if row.column is None:
+            return d
+        fans = {s: np.where((fan >= 0) & (fan % n == row.column), fan // n, -1) for s, fan in d.fans.items()}
+        return Dep(d.each(row.of).maps, d.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()})
 
-    def _spread(self) -> None:
-        const = Constants(self.step.jaxpr)
-        for s, row in enumerate([*self.rows, *self.others]):
-            if is_float(row.old) and row.old.aval.size:
-                self.deps[row.old] = union([self.dep(row.old), Dep({s: (_start(row),)})])
-        born: dict[Var, list[Dep]] = {}
-        for u, use in enumerate(self.uses):
-            for y in (y for y in use.y if y.aval.size):
-                start = Dep({self.seed(u): (positions(y.aval.shape),)}) if use.axes else Dep(mixed=1 << self.seed(u))
-                born.setdefault(y, []).append(start)
+    def _spread(self, born: Iterable[tuple[Var, Dep]], sizes: Mapping[int, int]) -> tuple[dict[Var, Dep], dict[int, frozenset[int]]]:
+        """What depends on these seeds, and the operands of equations where their paths are cut. `sizes`: those that may have a fan."""
+        const, new = Constants(self.step.jaxpr), {}
+        cuts: dict[int, frozenset[int]] = {}
+        for v, d in born:
+            new[v] = union([new.get(v, NOTHING), d])
+        deps = dict(new)
         for k, eqn in enumerate(self.eqns):
-            outs, cut = influence(eqn, [self.dep(a) for a in eqn.invars], const)
-            if cut:
-                self.cuts[k] = cut
-            for v, d in zip(eqn.outvars, outs, strict=True):
-                if d or v in born:
-                    self.deps[v] = union([d, *born.get(v, ())])
+            ins = [NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING) for a in eqn.invars]
+            if any(ins):
+                outs, cut = influence(eqn, ins, const, sizes=sizes)
+                if cut:
+                    cuts[k] = cut
+                deps.update({v: union([d, new.get(v, NOTHING)]) for v, d in zip(eqn.outvars, outs, strict=True) if d})
+        return deps, cuts
+
+    def _apart(self, deps: Mapping[Var, Dep], cuts: Mapping[int, frozenset[int]], others: Mapping[int, frozenset[int]]) -> bool:
+        """Whether a path of these seeds goes on where a path of the others is cut."""
+        operands = [self.eqns[k].invars[i] for k, cut in others.items() for i in cut - cuts.get(k, frozenset())]
+        return any(deps[a].live for a in operands if a in deps)
 
     def along(self, seeds: Iterable[int], inputs: Sequence[Var], outs: Sequence[Atom]) -> Jaxpr:
         """The program `inputs -> outs` along the position-wise paths of these seeds; everything else it needs is a constvar."""
         seeds = set(seeds)
-        live = lambda a: isinstance(a, Var) and not seeds.isdisjoint(self.dep(a).maps)
+        cuts = self.cuts_of(min(seeds, default=0))
+        live = lambda a: isinstance(a, Var) and not seeds.isdisjoint(self.dep(a).live)
         todo = [self.made_by[a] for a in outs if live(a) and a not in inputs and a in self.made_by]
         needed: set[int] = set()
         while todo:
@@ -84,11 +108,11 @@ class Analysis:
                 continue
             needed.add(k)
             todo += [self.made_by[a] for i, a in enumerate(self.eqns[k].invars)
-                     if live(a) and i not in self.cuts.get(k, ()) and a not in inputs and a in self.made_by]
+                     if live(a) and i not in cuts.get(k, ()) and a not in inputs and a in self.made_by]
         eqns: list[JaxprEqn] = []
         for k in sorted(needed):
             eqn = self.eqns[k]
-            for i in sorted(self.cuts.get(k, ())):
+            for i in sorted(cuts.get(k, ())):
                 if live(eqn.invars[i]):
                     held = Var(eqn.invars[i].aval)
                     [hold] = trace(lax.stop_gradient, eqn.invars[i]).jaxpr.eqns
@@ -115,7 +139,7 @@ class Analysis:
                 reaching.add(self.made_by[a])
                 todo += [b for b in self.eqns[self.made_by[a]].invars if isinstance(b, Var)]
         for k in sorted(reaching):
-            if any(seed in self.dep(self.eqns[k].invars[i]).maps for i in self.cuts.get(k, ())):
+            if any(seed in self.dep(self.eqns[k].invars[i]).live for i in self.cuts_of(seed).get(k, ())):
                 return self.eqns[k]
         return None
 

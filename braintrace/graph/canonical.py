@@ -74,7 +74,7 @@ def flow(eqn: JaxprEqn, flags: Sequence[int]) -> int:
     if eqn.primitive.name in ZERO:
         out &= DATA
     if eqn.primitive.name == 'trace_mark':
-        out = out & ~(PARAM | MARKABLE) | (PARAM if eqn.params['traced'] and out & MARKABLE else 0)
+        out = out & ~(PARAM | MARKABLE) | (PARAM | MARKABLE if eqn.params['traced'] and out & MARKABLE else 0)
     return out
 
 

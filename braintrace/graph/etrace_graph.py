@@ -11,10 +11,11 @@ from ..errors import CompilationError
 from ..step import Step
 from .analysis import Analysis
 from .canonical import ControlFlowPolicy, canonicalise
+from .copies import spread_out
 from .diagnostics import CompilationRecord, DiagnosticKind, Diagnostics
 from .groups import HiddenGroup, find_groups
 from .perturbation import HiddenPerturbation, perturb
-from .relations import HiddenParamOpRelation, find_relations, weight_program
+from .relations import HiddenParamOpRelation, crowded, find_relations, weight_program
 from .uses import expose
 
 
@@ -68,7 +69,9 @@ def prepare(step: Step, policy: ControlFlowPolicy, diagnostics: Diagnostics, tra
         if (old.aval.shape, old.aval.dtype) != (new.aval.shape, new.aval.dtype):
             raise ValueError(f'Hidden state {leaf.name} enters the step as {old.aval.str_short()} and leaves it as {new.aval.str_short()}. '
                              'A hidden state must keep its shape and dtype: cast or reshape the new value in the step, or initialise the state accordingly.')
-    return Analysis(*expose(canonicalise(step, policy, diagnostics, traced), traced))
+    found = Analysis(*expose(canonicalise(step, policy, diagnostics, traced), traced))
+    many = crowded(found)
+    return Analysis(*spread_out(found.step, found.uses, many)) if many else found
 
 
 def assemble(found: Analysis, diagnostics: Diagnostics, *, module_info: Any = None, states: Mapping[tuple, Any] | None = None, mixing: bool = False,

@@ -1,32 +1,29 @@
 """Which elements of which seeds does each element of a value depend on, as far as derivatives go.
 
 One forward abstract interpretation. The lattice for one value and one seed: nothing < a few index maps < mixed. A value knows its seeds by
-number: `maps` where the dependence is position by position, and the bit set `mixed` where there is any other. A rule answers operand by operand,
-since first derivatives add up; an operand that an equation cannot carry position by position is *cut* there, whole, so that an evaluator can follow
-the maps by choosing for each operand either its live or its constant value.
+number: `maps` where the dependence is position by position, and the bit set `mixed` where there is any other. Between the two, for seeds that may have one:
+a *fan*, the one element of the value that each element of the seed goes into, which a sum over elements leaves whole. A rule answers operand by
+operand, since first derivatives add up; an operand that an equation cannot carry position by position is *cut* there, whole, so that an evaluator can
+follow the maps and fans by choosing for each operand either its live or its constant value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import jax
 import numpy as np
 
 from .._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, open_jaxpr, prune, trace
-from .layout import LAYOUT, Const, Maps, constant_along, merge, move, positions
+from .fans import fan_of, fate, merge_fans
+from .layout import ELEMENTWISE, LAYOUT, REDUCTIONS, Const, Maps, constant_along, merge, move, positions
 
-ELEMENTWISE = set(
-    'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj convert_element_type copy cos cosh digamma '
-    'div erf erf_inv erfc exp exp2 expm1 igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg polygamma '
-    'pow real reduce_precision regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta '
-    'exprel heaviside_surrogate_gradient trace_mark'.split())
 ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
-REDUCTIONS = set('reduce_sum reduce_max reduce_min reduce_prod'.split())
 CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr', 'core_call': 'call_jaxpr', 'remat2': 'jaxpr', 'checkpoint': 'jaxpr'}
 MIXING = set('ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
              'reduce_window select_and_scatter_add select_and_gather_add scatter-add scatter_add scatter_mul fft cholesky triangular_solve'.split())
+KNOWN = ELEMENTWISE | LAYOUT | REDUCTIONS | MIXING | {'dot_general', 'conv_general_dilated'}
 
 
 @dataclass(frozen=True)
@@ -34,23 +31,30 @@ class Dep:
     """What one value depends on."""
     maps: dict[int, Maps] = field(default_factory=dict)
     mixed: int = 0
+    fans: dict[int, np.ndarray] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        return bool(self.maps or self.mixed)
+        return bool(self.maps or self.mixed or self.fans)
 
     @property
     def seeds(self) -> int:
-        return self.mixed | sum(1 << s for s in self.maps)
+        return self.mixed | sum(1 << s for s in self.live)
+
+    @property
+    def live(self) -> set[int]:
+        """The seeds whose influence can be followed element by element."""
+        return self.maps.keys() | self.fans.keys()
 
     def each(self, f: Callable[[np.ndarray], np.ndarray]) -> Dep:
-        """Every map through `f`; a map that vanishes is dropped."""
+        """Every map through `f`; a map that vanishes is dropped. Fans stay as they are."""
         moved = {s: tuple(n for n in map(f, ms) if (n >= 0).any()) for s, ms in self.maps.items()}
-        return Dep({s: ms for s, ms in moved.items() if ms}, self.mixed)
+        return Dep({s: ms for s, ms in moved.items() if ms}, self.mixed, self.fans)
 
 
 NOTHING = Dep()
 Outs = list[Dep]  # one for each output of an equation
 Answer = list[Outs | None]  # one for each operand; None: cut
+Sizes = Mapping[int, int]  # of the seeds that may have a fan
 
 
 def union(deps: Iterable[Dep]) -> Dep:
@@ -61,16 +65,26 @@ def union(deps: Iterable[Dep]) -> Dep:
     return total
 
 
-def join(a: Dep, b: Dep) -> tuple[Dep, bool]:
-    """Both dependences, and whether some of b's found no room in the maps (and so counts as mixed)."""
+def join(a: Dep, b: Dep, sizes: Sizes = {}) -> tuple[Dep, bool]:
+    """Both dependences, and whether some of b's found no room in the maps (and so counts as mixed). `sizes`: the seeds that may have a fan."""
     if not a or not b:
         return a if a else b, False
-    maps, mixed, crowded = dict(a.maps), a.mixed | b.mixed, False
-    for s, ms in b.maps.items():
-        maps[s], full = merge(maps[s], ms) if s in maps else (ms, False)
+    maps, mixed, fans, crowded = a.maps | b.maps, a.mixed | b.mixed, a.fans | b.fans, False
+    for s in a.live & b.live:
+        full = True
+        if s in a.maps and s in b.maps:
+            maps[s], full = merge(a.maps[s], b.maps[s])
+        if full and (s in sizes or s in a.fans or s in b.fans):
+            size = sizes[s] if s in sizes else (a.fans[s] if s in a.fans else b.fans[s]).size
+            both = [d.fans[s] if s in d.fans else fan_of(d.maps[s], size) for d in (a, b)]
+            fan = merge_fans(*both)
+            full = fan is None
+            if fan is not None:
+                fans[s] = fan
+                maps.pop(s, None)
         mixed |= full << s
         crowded |= full
-    return Dep(maps, mixed), crowded
+    return Dep(maps, mixed, fans), crowded
 
 
 # ---- rules -------------------------------------------------------------------------------------------------------------------
@@ -90,7 +104,7 @@ def _layout(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
             for out, n in zip(outs, moved, strict=True):
                 if (n >= 0).any():
                     out[s] = (*out.get(s, ()), n)
-    return [Dep(out, d.mixed) for out in outs]
+    return [Dep(out, d.mixed, d.fans) for out in outs]
 
 
 def _contraction(axes: Sequence[int], d: Dep, place: Callable[[np.ndarray], np.ndarray]) -> Outs | None:
@@ -146,19 +160,22 @@ def _loop(body: Callable[[Outs], Outs], carry: Outs) -> Outs:
 
 
 def same(a: Dep, b: Dep) -> bool:
-    return a.mixed == b.mixed and list(a.maps) == list(b.maps) and all(
+    return a.mixed == b.mixed and list(a.maps) == list(b.maps) and a.fans.keys() == b.fans.keys() and all(
+        map(np.array_equal, a.fans.values(), [b.fans[s] for s in a.fans])) and all(
         len(x) == len(y) and all(map(np.array_equal, x, y)) for x, y in zip(a.maps.values(), b.maps.values(), strict=True))
 
 
 def _scan(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
     n, k = eqn.params['num_consts'], eqn.params['num_carry']
-    if any(not constant_along(m, (0,)) for d in ins[n + k:] for ms in d.maps.values() for m in ms):
+    if any(d.fans or not all(constant_along(m, (0,)) for ms in d.maps.values() for m in ms) for d in ins[n + k:]):
         return None
     consts, xs = list(ins[:n]), [d.each(lambda m: m[0]) for d in ins[n + k:]]
     turn = lambda carry: run(eqn.params['jaxpr'], [*consts, *carry, *xs], known)
     carry = _loop(lambda c: turn(c)[:k], list(ins[n:n + k]))
-    ys = [d.each(lambda m: np.broadcast_to(m, (eqn.params['length'], *m.shape))) for d in turn(carry)[k:]]
-    return carry + ys
+    ys = turn(carry)[k:]
+    if any(d.fans for d in ys):
+        return None
+    return carry + [d.each(lambda m: np.broadcast_to(m, (eqn.params['length'], *m.shape))) for d in ys]
 
 
 def _while(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
@@ -176,7 +193,7 @@ WHOLE = {'scan': _scan, 'while': _while, 'cond': _cond, 'optimization_barrier': 
 def _whole(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Answer:
     """An equation with a program inside is carried whole or cut whole: nobody can reach in to cut a part of it."""
     name = eqn.primitive.name
-    pure = [Dep(d.maps) for d in ins]
+    pure = [Dep(d.maps, fans=d.fans) for d in ins]
     outs: Outs | None
     if name in CALLS:
         outs = run(eqn.params[CALLS[name]], pure, known)
@@ -187,11 +204,50 @@ def _whole(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Answer:
     mixed = 0
     for d in ins:
         mixed |= d.mixed
-    return [[Dep(d.maps, mixed) for d in outs], *[[NOTHING] * len(outs)] * (len(ins) - 1)]
+    return [[Dep(d.maps, mixed, d.fans) for d in outs], *[[NOTHING] * len(outs)] * (len(ins) - 1)]
 
 
-def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[str] = frozenset()) -> tuple[Outs, frozenset[int]]:
-    """The dependences of an equation's outputs, and the operands whose maps are cut by it."""
+def _by_maps(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
+    """What becomes of the maps of an operand."""
+    name = eqn.primitive.name
+    if name in ELEMENTWISE:
+        return _elementwise(eqn, d)
+    if not d.maps:
+        return [d] * len(eqn.outvars)
+    if name in LAYOUT:
+        return _layout(eqn, i, d, const)
+    if name == 'dot_general':
+        return _dot_general(eqn, i, d)
+    if name == 'conv_general_dilated':
+        return _conv(eqn, i, d)
+    if name in REDUCTIONS:
+        return _contraction(eqn.params['axes'], d, lambda m: m.reshape(eqn.outvars[0].aval.shape))
+    return None
+
+
+def _operand(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
+    """What becomes of the dependences of an operand."""
+    outs = _by_maps(eqn, i, d, const)
+    if outs is None or not d.fans or eqn.primitive.name in ELEMENTWISE and eqn.invars[i].aval.shape == eqn.outvars[0].aval.shape:
+        return outs
+    to = fate(eqn, i, const)
+    if to is None:
+        return None
+    moved = [{s: np.where(fan >= 0, t[fan], -1) for s, fan in d.fans.items()} for t in to]
+    if any((fan < -1).any() for fans in moved for fan in fans.values()):
+        return None
+    return [Dep(o.maps, o.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()}) for o, fans in zip(outs, moved, strict=True)]
+
+
+def _as_fans(d: Dep, sizes: Sizes, keep: Callable[[Dep], bool] = lambda d: False) -> Dep:
+    """The dependences with fans in the place of maps where that is possible, but for those to `keep`."""
+    fans = {s: fan for s, ms in d.maps.items() if s in sizes and not keep(Dep({s: ms})) for fan in [fan_of(ms, sizes[s])] if fan is not None}
+    return Dep({s: ms for s, ms in d.maps.items() if s not in fans}, d.mixed, d.fans | fans)
+
+
+def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[str] = frozenset(), sizes: Sizes = {}
+              ) -> tuple[Outs, frozenset[int]]:
+    """The dependences of an equation's outputs, and the operands whose maps are cut by it. `sizes` has the seeds that may have a fan."""
     name = eqn.primitive.name
     live = [i for i, d in enumerate(ins) if d]
     if not live or name in ZERO:
@@ -199,28 +255,22 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
     answer: Answer
     if _turns_complex(eqn):
         answer = [None] * len(live)
-    elif name in ELEMENTWISE:
-        answer = [_elementwise(eqn, ins[i]) for i in live]
-    elif name in LAYOUT:
-        answer = [_layout(eqn, i, ins[i], const) for i in live]
-    elif name == 'dot_general':
-        answer = [_dot_general(eqn, i, ins[i]) for i in live]
-    elif name == 'conv_general_dilated':
-        answer = [_conv(eqn, i, ins[i]) for i in live]
-    elif name in REDUCTIONS:
-        shape = eqn.outvars[0].aval.shape
-        answer = [_contraction(eqn.params['axes'], ins[i], lambda m: m.reshape(shape)) for i in live]
-    elif name in MIXING:
-        answer = [None] * len(live)
+    elif name in KNOWN:
+        answer = [_operand(eqn, i, ins[i], const) for i in live]
+        for k, (i, a) in enumerate(zip(live, answer, strict=True)):
+            if a is None and not sizes.keys().isdisjoint(ins[i].maps):
+                answer[k] = _operand(eqn, i, _as_fans(ins[i], sizes, lambda d, i=i: _by_maps(eqn, i, d, const) is not None), const)
     else:
         live = list(range(len(ins)))
         answer = _whole(eqn, ins, known)
+        if None in answer and any(not sizes.keys().isdisjoint(d.maps) for d in ins):
+            answer = _whole(eqn, [_as_fans(d, sizes) for d in ins], known)
     outs, cut = [NOTHING] * len(eqn.outvars), set()
     for i, a in zip(live, answer, strict=True):
-        joined = None if a is None else [join(o, d) for o, d in zip(outs, a, strict=True)]
+        joined = None if a is None else [join(o, d, sizes) for o, d in zip(outs, a, strict=True)]
         if joined is None or any(crowded for _, crowded in joined):
             joined = [join(o, Dep(mixed=ins[i].seeds)) for o in outs]
-            cut.update([i] if ins[i].maps else [])
+            cut.update([i] if ins[i].live else [])
         outs = [o for o, _ in joined]
     return [o if is_float(v) else NOTHING for v, o in zip(eqn.outvars, outs, strict=True)], frozenset(cut)
 

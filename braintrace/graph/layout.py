@@ -12,6 +12,12 @@ import numpy as np
 
 from .._jax import Atom, JaxprEqn, bind
 
+ELEMENTWISE = set(
+    'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj convert_element_type copy cos cosh digamma '
+    'div erf erf_inv erfc exp exp2 expm1 igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg polygamma '
+    'pow real reduce_precision regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta '
+    'exprel heaviside_surrogate_gradient trace_mark'.split())
+REDUCTIONS = set('reduce_sum reduce_max reduce_min reduce_prod'.split())
 MAX_MAPS = 4  # elements of one seed that an element may depend on before the dependence counts as mixed
 
 Maps = tuple[np.ndarray, ...]

@@ -137,29 +137,40 @@ def _all_seeds(deps: Iterable[Dep]) -> int:
 
 
 def _reach(found: Analysis, seed: int, members: list) -> _Reach:
-    fed = [m for _, d in members for m in d.maps.get(seed, ())]
+    fed = [d for _, d in members if seed in d.live]
     mixed = tuple(dict.fromkeys(new for new, d in members if d.mixed >> seed & 1))
     if not fed:
         return _Reach((), False, mixed)
     use = found.uses[seed - found.seed(0)]
-    maps = _invert(fed, use.y[0].aval.shape)
+    maps = _units(fed, seed, use.y[0].aval.shape)
     return _Reach(maps or (), maps is None, mixed)
 
 
-def _invert(fed: Sequence[np.ndarray], shape: tuple[int, ...]) -> Maps | None:
-    """From `unit -> element of y` to `element of y -> unit`, in as many maps as units per element; None if those are too many."""
+def _units(deps: Sequence[Dep], seed: int, shape: tuple[int, ...]) -> Maps | None:
+    """The units that each element of y feeds, if these deps are of states of units: as many maps as units per element; None if those are too many."""
     here = positions(shape)
-    if all(m.shape == shape and np.array_equal(m, here) for m in fed):
+    maps, fans = [m for d in deps for m in d.maps.get(seed, ())], [d.fans[seed] for d in deps if seed in d.fans]
+    if not fans and all(m.shape == shape and np.array_equal(m, here) for m in maps):
         return (here,)
-    units = np.concatenate([np.flatnonzero(m.ravel() >= 0) for m in fed])
-    elements = np.concatenate([m.ravel()[m.ravel() >= 0] for m in fed])
+    units = np.concatenate([*[np.flatnonzero(m.ravel() >= 0) for m in maps], *[f[f >= 0] for f in fans]])
+    elements = np.concatenate([*[m.ravel()[m.ravel() >= 0] for m in maps], *[np.flatnonzero(f >= 0) for f in fans]])
     elements, units = np.unique(np.stack([elements, units]), axis=1)
     rank = np.arange(len(elements)) - np.searchsorted(elements, elements)
     if rank.max() >= MAX_MAPS:
         return None
-    maps = np.full((rank.max() + 1, here.size), -1, np.int32)
-    maps[rank, elements] = units
-    return tuple(m.reshape(shape) for m in maps)
+    found = np.full((rank.max() + 1, here.size), -1, np.int32)
+    found[rank, elements] = units
+    return tuple(m.reshape(shape) for m in found)
+
+
+def crowded(found: Analysis) -> set[Var]:
+    """The outputs of uses of which an element feeds too many units."""
+    many = set()
+    for u, use in enumerate(found.uses):
+        deps = [(row.shape, d) for row in found.rows for d in [found.of_row(row)] if found.seed(u) in d.live]
+        if len(use.y) == 1 and any(_units([d for s, d in deps if s == shape], found.seed(u), use.y[0].aval.shape) is None for shape in {s for s, _ in deps}):
+            many.add(use.y[0])
+    return many
 
 
 class Origin:
@@ -208,7 +219,7 @@ def _relation(found: Analysis, u: int, use: Use, leaves: list, groups: list[Hidd
         keys.append(key if key not in keys else f'{key}_{len(keys)}')
     table = lambda column: dict(zip(keys, column, strict=True))
     tails = Tails(found, found.seed(u), use.y[0], groups)
-    hit = [(p, o) for g in groups for p, o in zip(g.hidden_paths, g.hidden_outvars, strict=True) if found.seed(u) in found.dep(o).maps]
+    hit = [(p, o) for g in groups for p, o in zip(g.hidden_paths, g.hidden_outvars, strict=True) if found.seed(u) in found.dep(o).live]
     return HiddenParamOpRelation(
         use.meets.primitive, use.x_var, use.y[0], groups, tails, [p for p, _ in hit], dict(use.meets.params),
         path_classification={p: 'mixed' if found.dep(o).mixed >> found.seed(u) & 1 else 'all_direct' for p, o in hit},

@@ -80,6 +80,11 @@ def gradient(op: Op, x: Any, dy: Any) -> Any:
     return jax.vjp(lambda w: jax.vmap(lambda a: op.apply(a, w))(x), jnp.zeros(op.w_shape, dy.dtype))[1](dy)[0]  # type: ignore[misc]
 
 
+def spread(op: Op, x: Any) -> Any:
+    """What multiplies the weight in one step, as an array that can be averaged over time."""
+    return x if op.spread is None else op.spread(x)
+
+
 def spread_gradient(op: Op, x: Any, dy: Any) -> Any:
     """The same for an x that has been averaged over time."""
     if op.spread is None:

@@ -16,19 +16,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..graph.relations import HiddenParamOpRelation
-from ..ops.axes import gradient, spread_gradient
+from ..ops.axes import gradient, spread, spread_gradient
 from .carrier import Contribution, Credit, Entry, Traces, scan
 from .slots import Feed, Layout, Slot
 
 
 @dataclass(frozen=True, eq=False)
 class Factorised:
-    """Input and output traces for these relations, with their decays."""
+    """Input and output traces for these relations, with their decays. With `identity` D is left out of the output trace."""
     layout: Layout
     chosen: frozenset[int]
     decay_x: float
     decay_f: float
+    identity: bool = False
 
     @cached_property
     def _feeds(self) -> list[tuple[str, Slot, Feed]]:
@@ -60,7 +60,7 @@ class Factorised:
         for r in self._with_x():
             relation = self.layout.relations[r]
             avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in relation.use.eqn.invars]
-            x = jax.eval_shape(lambda *v, r=relation: self._spread(r, r.operand(v)), *avals)
+            x = jax.eval_shape(lambda *v, r=relation: spread(r.op, r.operand(v)), *avals)
             traces[self._x_name(r)] = jnp.zeros(x.shape, x.dtype)
         for name, s, f in self._own_feeds:
             y = self.layout.relations[f.relation].y_var.aval
@@ -73,15 +73,14 @@ class Factorised:
         direct = dict(enumerate(credit.y)) | ({r: d for r, d in enumerate(credit.direct()) if r in impure} if impure else {})
         correction = _correction(self.decay_f, steps + jnp.arange(window.length))
         before, new = self._outputs(old, window)
+        c = {g: self.layout.at_rows(g, credit.signals() if self.identity else credit.hidden, 1) for g in {s.group: None for _, s, _ in self._feeds}}
         weights = {}
         for r in sorted(self.chosen):
             op = self.layout.relations[r].op
             signal = (1 - self.decay_f) * direct[r]
             for name, s, f in self._feeds:
                 if f.relation == r:
-                    units = self.layout.units[s.group]
-                    c = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
-                    signal = signal + self.decay_f * (f.at_y(c) * before[name]).sum(1)
+                    signal = signal + self.decay_f * (f.at_y(c[s.group]) * before[name]).sum(1)
             signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
             if op.axes.x is None:
                 weights[r] = signal.sum(0)
@@ -92,23 +91,22 @@ class Factorised:
                 weights[r] = weights[r] + gradient(op, window.operands[r], credit.y[r] - direct[r])
         return Contribution(weights), {**self._inputs(old, window), **new} if keep else None
 
-    @staticmethod
-    def _spread(relation: HiddenParamOpRelation, x: Any) -> Any:
-        return x if relation.op.spread is None else relation.op.spread(x)
-
     def _inputs(self, traces: Traces, window) -> Traces:
         """The input traces at the end of a window."""
         K, new = window.length, {}
         for r in self._with_x():
-            x = jax.vmap(partial(self._spread, self.layout.relations[r]))(window.operands[r])
+            x = jax.vmap(partial(spread, self.layout.relations[r].op))(window.operands[r])
             late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=x.dtype)
             new[self._x_name(r)] = self.decay_x ** K * traces[self._x_name(r)] + jnp.tensordot(late, x, 1)
         return new
 
+    def _transition(self, window, g: int) -> Any:
+        return self.layout.identity(g, window.length) if self.identity else window.transition(g)
+
     def _outputs(self, traces: Traces, window) -> tuple[Traces, Traces]:
         """The output traces before each step of a window, and at its end."""
         feeds = self._own_feeds
-        D = {g: window.transition(g) for g in {s.group: None for _, s, _ in feeds}}
+        D = {g: self._transition(window, g) for g in {s.group: None for _, s, _ in feeds}}
         df = {name: window.slope(f.relation, s.group, f.unit) for name, s, f in feeds}
 
         def turn(old, z):
@@ -122,8 +120,7 @@ class Factorised:
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         weights: dict[int, Any] = {}
         for name, s, f in self._feeds:
-            units, r = self.layout.units[s.group], f.relation
-            lam = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)])
+            r, lam = f.relation, self.layout.at_rows(s.group, credit.hidden, 0)
             signal = (f.at_y(lam) * traces[name]).sum(0)
             signal = (signal / _correction(self.decay_f, credit.steps - 1)).astype(signal.dtype)
             x = None if r not in self._with_x() else traces[self._x_name(r)][None]

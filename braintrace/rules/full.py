@@ -32,11 +32,11 @@ def full(layout: Layout) -> FullOfSamples | Full:
         if axes is None and jnp.issubdtype(v.aval.dtype, jnp.complexfloating):
             raise NotSupportedError(f'RTRL: state {leaf.name} is complex, and the model leaves the complex numbers or has no batch axis. Keep real and '
                                     'imaginary part as two real states, or use d_rtrl.')
-    return Full(layout) if axes is None else FullOfSamples(layout, tuple(axes))
+    return Full(layout) if axes is None else FullOfSamples(layout)
 
 
-class _Exact:
-    """What both forms share."""
+class Exactly:
+    """All float states of a model, hidden or not: whatever carries influence."""
     layout: Layout
 
     @cached_property
@@ -64,12 +64,91 @@ class _Exact:
         """The float ones of cotangents of all hidden states."""
         return [a for a, v in zip(leaves, self.layout.graph.step.hidden_vars, strict=True) if is_float(v)]
 
-    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
-        raise NotImplementedError("RTRL has no single-step form of its own: use vjp_method='multi-step'.")
+    def whole(self, window) -> tuple[Any, list[Any]]:
+        """`Phi`, and `M` by float parameter: one pull for each element of the state."""
+        floats = lambda leaves: [a for a, v in zip(leaves, self.layout.graph.step.param_vars, strict=True) if is_float(v)]
+        sizes = [v.aval.size for v in self.state]
+        cuts = np.cumsum(sizes)[:-1]
+
+        def pull(unit):
+            parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
+            dp, dh, ds, _ = window.pull(hidden=self.spread(parts[:self.hidden]), other=parts[self.hidden:])
+            return jnp.concatenate([a.ravel() for a in (*self.kept(dh), *ds)]), floats(dp)
+
+        return jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
+
+
+class Pulls(Exactly):
+    """For each element of the state (of a sample, where samples are independent) its row of Phi and of dh/dy, by pulls through a window.
+
+    A pull with a one at the same element of all samples serves all of them at once.
+    """
+    layout: Layout
+
+    @cached_property
+    def axes(self) -> list[int] | None:
+        """For each use of a weight the axis of y that counts samples; None where samples are not independent, or there are none."""
+        return sample_axes(self.layout.graph.found)
+
+    @cached_property
+    def uses(self) -> list[tuple[str, Use, Op, int]]:
+        """Name, use, op and axis of the samples (-1 for none), of each use that reaches a state."""
+        found = self.layout.graph.found
+        origin = Origin(found.step)
+        reached = 0
+        for row in [*found.rows, *found.others]:
+            reached |= found.dep(row.new).seeds
+        uses: list[tuple[str, Use, Op, int]] = []
+        for i, u in enumerate(found.uses):
+            if reached >> found.seed(i) & 1:
+                name = '+'.join(leaf.name for _, leaf, _, _ in origin.of(u.w))
+                if u.op is None:
+                    raise NotSupportedError(f'{name} is used by {u.place}, which has no op rule, so this rule cannot trace it. Use rtrl or d_rtrl.')
+                again = sum(n.split('#')[0] == name for n, *_ in uses)
+                uses.append((f'{name}#{again}' if again else name, u, u.op, -1 if self.axes is None else self.axes[i]))
+        return uses
+
+    @cached_property
+    def size(self) -> int:
+        """The number of elements of the state (of one sample)."""
+        return sum(v.aval.size // (1 if self.axes is None else v.aval.shape[0]) for v in self.state)
+
+    def rows(self, leaves: Sequence[Any]) -> Any:
+        """The state as one row, or one for each sample."""
+        return jnp.concatenate([a.ravel() if self.axes is None else a.reshape(a.shape[0], -1) for a in leaves], -1)
+
+    def parts(self, row: Any) -> list[Any]:
+        """One row, for all samples, as leaves of the state."""
+        shapes = [v.aval.shape if self.axes is None else v.aval.shape[1:] for v in self.state]
+        cuts = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
+        return [jnp.broadcast_to(p.reshape(s), v.aval.shape).astype(v.aval.dtype) for p, s, v in zip(jnp.split(row, cuts), shapes, self.state, strict=True)]
+
+    def pulled(self, window) -> tuple[Any, list[Any], list[Any]]:
+        """`Phi[element, (sample,) element]`, for each use `dh_b/dy[element, step, y]`, and what multiplies its weight."""
+        pull_to_y = window.pull_to([u.y[0] for _, u, _, _ in self.uses])
+
+        def pull(unit):
+            parts = self.parts(unit)
+            dh, ds, dy = pull_to_y(self.spread(parts[:self.hidden]), parts[self.hidden:])
+            return self.rows([*self.kept(dh), *ds]), dy
+
+        Phi, dys = jax.vmap(pull)(jnp.eye(self.size, dtype=self.state[0].aval.dtype))
+        return Phi, dys, [window.operand(u) for _, u, _, _ in self.uses]
+
+    def to_params(self, weights: Sequence[Any], params: Sequence[Any]) -> Contribution:
+        """Gradients of the weights as ops take them, to gradients of the parameters."""
+        phi = weight_program(self.layout.graph.step, [u.w for _, u, _, _ in self.uses])
+        _, pull = jax.vjp(lambda p: eval_jaxpr(phi.jaxpr, phi.consts, *p), list(params))
+        return Contribution(params=pull([g.astype(u.w.aval.dtype) for g, (_, u, _, _) in zip(weights, self.uses, strict=True)])[0])
+
+
+def sample_label(op: Op, axis: int) -> str:
+    """The label of the samples in a trace, '' for none."""
+    return '' if axis < 0 else (op.kept or op.axes.y)[axis]
 
 
 @dataclass(frozen=True, eq=False)
-class Full(_Exact):
+class Full(Exactly):
     """dh/dtheta for every float element of the state and every parameter."""
     layout: Layout
 
@@ -88,72 +167,33 @@ class Full(_Exact):
         return Contribution(params=[found.get(p) for p in self.layout.graph.step.param_vars])
 
     def advance(self, traces: Traces, window) -> Traces:
-        floats = lambda leaves: [a for a, v in zip(leaves, self.layout.graph.step.param_vars, strict=True) if is_float(v)]
-        sizes = [v.aval.size for v in self.state]
-        cuts = np.cumsum(sizes)[:-1]
-
-        def pull(unit):
-            parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
-            dp, dh, ds, _ = window.pull(hidden=self.spread(parts[:self.hidden]), other=parts[self.hidden:])
-            return jnp.concatenate([a.ravel() for a in (*self.kept(dh), *ds)]), floats(dp)
-
-        Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
+        Phi, M = self.whole(window)
         return {name: (m + jnp.tensordot(Phi, traces[name], 1)).astype(traces[name].dtype) for (name, _), m in zip(self._params, M, strict=True)}
+
+    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
+        raise NotImplementedError("RTRL has no single-step form of its own: use vjp_method='multi-step'.")
 
 
 @dataclass(frozen=True, eq=False)
-class FullOfSamples(_Exact):
-    """dh/dw for every element of a sample's state and every use of a weight, for each sample of a batch. `axes` says where y counts samples.
-
-    A pull with a one at the same element of all samples gives a row of Phi and, through the credit of each y, a row of M for all of them at once.
-    """
+class FullOfSamples(Pulls):
+    """dh/dw for every element of a sample's state and every use of a weight, for each sample of a batch."""
     layout: Layout
-    axes: tuple[int, ...]
-
-    @cached_property
-    def _uses(self) -> list[tuple[str, Use, Op, str]]:
-        """Name, use, op and the label of the samples, of each use that reaches a state."""
-        found = self.layout.graph.found
-        origin = Origin(found.step)
-        reached = 0
-        for row in [*found.rows, *found.others]:
-            reached |= found.dep(row.new).seeds
-        uses: list[tuple[str, Use, Op, str]] = []
-        for i, (u, k) in enumerate(zip(found.uses, self.axes, strict=True)):
-            if u.op is not None and reached >> found.seed(i) & 1:
-                name = '+'.join(leaf.name for _, leaf, _, _ in origin.of(u.w))
-                again = sum(n.split('#')[0] == name for n, *_ in uses)
-                uses.append((f'{name}#{again}' if again else name, u, u.op, (u.op.kept or u.op.axes.y)[k]))
-        return uses
-
-    def _rows(self, leaves: Sequence[Any]) -> Any:
-        """The state of each sample as one row."""
-        return jnp.concatenate([a.reshape(a.shape[0], -1) for a in leaves], -1)
 
     def init(self) -> Traces:
-        n = sum(v.aval.size // v.aval.shape[0] for v in self.state)
-        return {name: jnp.zeros((n, *op.trace_shape(u.y[0].aval.shape)), u.w.aval.dtype) for name, u, op, _ in self._uses}
+        return {name: jnp.zeros((self.size, *op.trace_shape(u.y[0].aval.shape)), u.w.aval.dtype) for name, u, op, _ in self.uses}
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
-        lam = self._rows(self.moving(credit))
-        gw = [jnp.einsum(f'{b}Z,Z{op.axes.trace}->{op.axes.w}', lam, traces[name]).reshape(op.w_shape).astype(u.w.aval.dtype)
-              for name, u, op, b in self._uses]
-        phi = weight_program(self.layout.graph.step, [u.w for _, u, _, _ in self._uses])
-        _, pull = jax.vjp(lambda p: eval_jaxpr(phi.jaxpr, phi.consts, *p), list(credit.params))
-        return Contribution(params=pull(gw)[0])
+        lam = self.rows(self.moving(credit))
+        return self.to_params([jnp.einsum(f'{sample_label(op, k)}Z,Z{op.axes.trace}->{op.axes.w}', lam, traces[name]).reshape(op.w_shape)
+                               for name, _, op, k in self.uses], credit.params)
 
     def advance(self, traces: Traces, window) -> Traces:
-        uses, sizes = self._uses, [v.aval.size // v.aval.shape[0] for v in self.state]
-        cuts = np.cumsum(sizes)[:-1]
-        pull_to_y = window.pull_to([u.y[0] for _, u, _, _ in uses])
-        xs = [window.operand(u) for _, u, _, _ in uses]
+        Phi, dys, xs = self.pulled(window)
+        new: Traces = {}
+        for (name, _, op, k), dy, x in zip(self.uses, dys, xs, strict=True):
+            grown = jnp.einsum(f'Y{sample_label(op, k)}Z,Z{op.axes.trace}->Y{op.axes.trace}', Phi, traces[name])
+            new[name] = (grown + outer(op, x, jnp.moveaxis(dy, 0, 1))).astype(traces[name].dtype)
+        return new
 
-        def pull(unit):
-            parts = [jnp.broadcast_to(p.reshape(v.aval.shape[1:]), v.aval.shape).astype(v.aval.dtype)
-                     for p, v in zip(jnp.split(unit, cuts), self.state, strict=True)]
-            dh, ds, dy = pull_to_y(self.spread(parts[:self.hidden]), parts[self.hidden:])
-            return self._rows([*self.kept(dh), *ds]), [outer(op, x, d[:, None])[0] for (_, _, op, _), x, d in zip(uses, xs, dy, strict=True)]
-
-        Phi, M = jax.vmap(pull)(jnp.eye(sum(sizes), dtype=self.state[0].aval.dtype))
-        grown = lambda name, op, b: jnp.einsum(f'Y{b}Z,Z{op.axes.trace}->Y{op.axes.trace}', Phi, traces[name])
-        return {name: (m + grown(name, op, b)).astype(traces[name].dtype) for (name, _, op, b), m in zip(uses, M, strict=True)}
+    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
+        raise NotImplementedError("RTRL has no single-step form of its own: use vjp_method='multi-step'.")

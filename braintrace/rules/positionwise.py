@@ -21,14 +21,25 @@ from .slots import Layout, Slot
 
 @dataclass(frozen=True, eq=False)
 class PositionWise:
-    """The position-wise part of J for these relations. `dtype` stores the traces in another precision."""
+    """The position-wise part of J for these relations. `dtype` stores the traces in another precision; `leak` stands for D (RFLO)."""
     layout: Layout
     chosen: frozenset[int]
     dtype: Any = None
+    leak: float | None = None
 
     @property
     def slots(self) -> list[Slot]:
         return [s for s in self.layout.slots if s.feeds[0].relation in self.chosen]
+
+    @property
+    def _own_transition(self) -> bool:
+        return self.leak is not None or self.layout.scope == 'coupled'
+
+    def transition(self, window, g: int) -> Any:
+        """`D[k, a, b, unit]` as this rule sees it."""
+        if self.leak is not None:
+            return self.leak * self.layout.identity(g, window.length)
+        return window.diagonal(g) if self.layout.scope == 'coupled' else window.transition(g)
 
     def init(self) -> Traces:
         return {s.name: jnp.zeros((len(self.layout.units[s.group].rows), *s.shape), self.dtype or s.dtype) for s in self.slots}
@@ -38,16 +49,19 @@ class PositionWise:
         carried: dict[int, Any] = {}
         new: Traces = {}
         for g in {s.group: None for s in self.slots}:
-            units = self.layout.units[g]
-            c = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
-            mu, entry, Q, Q0 = _back(window.transition(g), c, keep)
+            D = self.transition(window, g)
+            if self._own_transition:
+                c = (self.layout.at_rows(g, credit.signals(), 1)[:, :, None] * D).sum(1)
+            else:
+                c = self.layout.at_rows(g, credit.hidden, 1)
+            mu, entry, Q, Q0 = back(D, c, keep)
             for s in self.slots:
                 if s.group == g:
                     for f in s.feeds:
                         df = window.slope(f.relation, g, f.unit)
                         dy[f.relation] = dy[f.relation] + (df * f.at_y(mu)).sum(1)
                     if traces is not None:
-                        carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self._read(s, traces[s.name], entry)
+                        carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self.read_slot(s, traces[s.name], entry)
                     if keep:
                         new[s.name] = self._advance(s, traces, window, Q, Q0)
         weights = {r: gradient(self.layout.relations[r].op, window.operands[r], d) + carried.get(r, 0) for r, d in dy.items()}
@@ -56,21 +70,19 @@ class PositionWise:
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         weights: dict[int, Any] = {}
         for s in self.slots:
-            units = self.layout.units[s.group]
-            lam = jnp.stack([row.of(credit.hidden[i]) for row, i in zip(units.rows, units.leaves, strict=True)])
             r = s.feeds[0].relation
-            weights[r] = weights.get(r, 0) + self._read(s, traces[s.name], lam)
+            weights[r] = weights.get(r, 0) + self.read_slot(s, traces[s.name], self.layout.at_rows(s.group, credit.hidden, 0))
         return Contribution(weights)
 
     def advance(self, traces: Traces, window) -> Traces:
         new: Traces = {}
         for g in {s.group: None for s in self.slots}:
-            D = window.transition(g)
-            _, _, Q, Q0 = _back(D, jnp.zeros_like(D[:, 0]), True)
+            D = self.transition(window, g)
+            _, _, Q, Q0 = back(D, jnp.zeros_like(D[:, 0]), True)
             new.update({s.name: self._advance(s, traces, window, Q, Q0) for s in self.slots if s.group == g})
         return {name: new[name] for name in traces}
 
-    def _read(self, s: Slot, e: Any, lam: Any) -> Any:
+    def read_slot(self, s: Slot, e: Any, lam: Any) -> Any:
         return read(self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y(lam), e.astype(lam.dtype))
 
     def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Any:
@@ -82,7 +94,7 @@ class PositionWise:
         return new.astype(self.dtype or s.dtype)
 
 
-def _back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:
+def back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:
     """From the last step to the first: credit mu[k] after each step and at the entry; with `keep` also Q[k] = d h_end / d h_k and at the entry."""
     S = D.shape[1]
     eye = jnp.broadcast_to(jnp.eye(S, dtype=D.dtype).reshape(S, S, *[1] * (D.ndim - 3)), D.shape[1:])

@@ -1,4 +1,4 @@
-"""The rules by name: which carrier, which kind of credit, which options."""
+"""The rules by name: which carrier, which signal, which kind of credit, which options."""
 
 from __future__ import annotations
 
@@ -9,34 +9,51 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from .carrier import Carrier, Several
+from .config import ETraceConfig
 from .factorised import Factorised
+from .filtered import Filtered
 from .full import full
+from .low_rank import LowRank
 from .nothing import Nothing
 from .positionwise import PositionWise
+from .sampled import Kronecker, RankOne
+from .signals import Exact, Guess, Modulator, RandomFeedback, Signal, SquareFeedback
 from .slots import Layout
+from .snap import SparseInfluence
+
+REQUIRED = object()
+TRACE_LIMIT = 2 ** 32  # bytes that the trace of one weight may take
 
 
 @dataclass(frozen=True)
 class Rule:
-    """A learning rule: `carrier(layout, **options)`, the default kind of credit, and whether it follows the traces that the compiler tells about."""
+    """A learning rule.
+
+    `carrier(layout, **options)` and `signal(layout, **options)` make its parts, `scope(**options)` says what a unit's transition is, `vjp_method` the default
+    kind of credit (`multi_only` where there is no other), `traces` whether it follows the relations that the compiler tells about.
+    """
     name: str
     carrier: Callable[..., Carrier]
     vjp_method: str
     options: Mapping[str, Any]
     traces: bool = True
+    multi_only: bool = False
+    signal: Callable[..., Signal] = lambda layout, **_: Exact()
+    scope: Callable[..., str] = lambda **options: options.get('scope', 'diagonal')
 
-    def make(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
+    def settle(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """All options, as given or by default."""
         missing = [k for k, v in self.options.items() if v is REQUIRED and k not in options]
         if missing:
             raise TypeError(f'Rule {self.name!r} needs the option `{missing[0]}`.')
-        return self.carrier(layout, **{**{k: v for k, v in self.options.items()}, **options})
+        return {**self.options, **options}
 
-
-REQUIRED = object()
-TRACE_LIMIT = 2 ** 32  # bytes that the trace of one weight may take
+    def make(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
+        return self.carrier(layout, **self.settle(options))
 
 
 def decays(decay_or_rank: Any) -> tuple[float, float]:
@@ -59,15 +76,29 @@ def decays(decay_or_rank: Any) -> tuple[float, float]:
     return decay, decay
 
 
+def _share(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < 1:
+        raise ValueError(f'`{name}` must be a number in [0, 1), got {value!r}.')
+    return float(value)
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f'`{name}` must be an int, got {value!r}.')
+    if value < 1:
+        raise ValueError(f'`{name}` must be at least 1, got {value}.')
+    return int(value)
+
+
 def _everyone(layout: Layout) -> frozenset[int]:
     return frozenset(range(len(layout.relations)))
 
 
-def _position_wise(layout: Layout, trace_dtype: Any, **_: Any) -> Carrier:
-    return PositionWise(layout, _everyone(layout), None if trace_dtype is None else jnp.dtype(trace_dtype))
+def _position_wise(layout: Layout, trace_dtype: Any = None, leak: float | None = None, **_: Any) -> PositionWise:
+    return PositionWise(layout, _everyone(layout), None if trace_dtype is None else jnp.dtype(trace_dtype), leak)
 
 
-def _factorised(layout: Layout, decay_or_rank: Any) -> Carrier:
+def _factorised(layout: Layout, decay_or_rank: Any, **_: Any) -> Carrier:
     return Factorised(layout, _everyone(layout), *decays(decay_or_rank))
 
 
@@ -86,14 +117,85 @@ def _hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -
     return Several((PositionWise(layout, frozenset(full), trace_dtype), Factorised(layout, rest, *decays(decay_or_rank))))
 
 
+def _eprop(layout: Layout, kappa_filter_decay: float, trace_dtype: Any, **_: Any) -> Carrier:
+    inner = _position_wise(layout, trace_dtype)
+    kappa = _share('kappa_filter_decay', kappa_filter_decay)
+    return Filtered(inner, kappa) if kappa else inner
+
+
+def _feedback(layout: Layout, feedback: str, random_feedback_key: Any, feedback_scale: float, **_: Any) -> Signal:
+    if feedback not in ('symmetric', 'random', 'adaptive', 'square'):
+        raise ValueError(f"`feedback` must be 'symmetric', 'random', 'adaptive' or 'square', got {feedback!r}.")
+    if feedback == 'symmetric':
+        return Exact()
+    if random_feedback_key is None:
+        raise ValueError(f'feedback={feedback!r} needs `random_feedback_key`.')
+    key = as_key(random_feedback_key)
+    return SquareFeedback(layout, key, feedback_scale) if feedback == 'square' else RandomFeedback(layout, key, feedback_scale, feedback == 'adaptive')
+
+
+def as_key(seed: Any) -> Any:
+    """A random key from a key or a number."""
+    return jax.random.key(seed) if isinstance(seed, Integral) else seed
+
+
+def _snap(layout: Layout, n: int, **_: Any) -> Carrier:
+    return SparseInfluence(layout, _count('n', n))
+
+
+def of_config(config: ETraceConfig) -> Rule:
+    """The rule that a configuration describes."""
+    c = config
+
+    def carrier(layout: Layout, projection_key: Any = 42, projection_eps: float = 1e-12, trace_dtype: Any = None, **_: Any) -> Carrier:
+        if c.trace_factorization == 'random_projection':
+            return RankOne(layout, projection_key, projection_eps)
+        if c.is_factorized:
+            x, f = (0. if r == 'none' else d for r, d in zip(c.temporal_recursion, c.decay, strict=True))
+            return Factorised(layout, _everyone(layout), x, f, identity=c.recursion_f == 'scalar_leak')
+        if c.recurrence_scope == 'sparse_n':
+            return SparseInfluence(layout, int(c.sparse_n))  # type: ignore[arg-type]
+        inner = _position_wise(layout, trace_dtype, None if c.temporal_recursion == 'jacobian' else c.decay)
+        return Filtered(inner, c.kappa) if c.trace_filter == 'kappa' else inner
+
+    def signal(layout: Layout, random_feedback_key: Any = None, guess: Any = None, **_: Any) -> Signal:
+        if c.learning_signal == 'random_feedback':
+            return _feedback(layout, 'square', random_feedback_key, .1)
+        return Modulator(layout) if c.learning_signal == 'modulatory' else Guess(layout, guess) if c.learning_signal == 'bootstrapped' else Exact()
+
+    leak = not c.is_factorized and c.temporal_recursion != 'jacobian' or c.is_factorized and c.recursion_f == 'scalar_leak'
+    scope = 'leak' if leak else 'coupled' if c.recurrence_scope == 'coupled' and c.trace_factorization == 'per_param' else 'block' if (
+        c.recurrence_scope == 'coupled' and c.is_factorized) else 'diagonal'
+    multi = c.trace_factorization == 'random_projection' or c.learning_signal == 'bootstrapped'
+    options = {'trace_dtype': None, 'random_feedback_key': None, 'projection_key': 42, 'projection_eps': 1e-12, 'guess': None}
+    return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.trace_factorization == 'random_projection',
+                traces=c.trace_factorization != 'random_projection', signal=signal, scope=lambda **_: scope)
+
+
+_STORED = {'trace_dtype': None, 'trace_limit': TRACE_LIMIT}
 BY_NAME = {r.name: r for r in (
-    Rule('bptt', Nothing, 'multi-step', {}, traces=False),
-    Rule('rtrl', full, 'multi-step', {}, traces=False),
-    Rule('d_rtrl', _position_wise, 'single-step', {'trace_dtype': None, 'scope': 'diagonal', 'trace_limit': TRACE_LIMIT}),
+    Rule('bptt', Nothing, 'multi-step', {}, traces=False, multi_only=True),
+    Rule('rtrl', full, 'multi-step', {}, traces=False, multi_only=True),
+    Rule('d_rtrl', _position_wise, 'single-step', {**_STORED, 'scope': 'diagonal'}),
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
+    Rule('eprop', _eprop, 'single-step', {**_STORED, 'feedback': 'symmetric', 'kappa_filter_decay': 0., 'random_feedback_key': None, 'feedback_scale': .1},
+         signal=_feedback),
+    Rule('ostl_recurrent', _position_wise, 'single-step', _STORED, scope=lambda **_: 'coupled'),
+    Rule('ostl_feedforward', _factorised, 'single-step', {'decay_or_rank': 1e-6}),
+    Rule('rflo', lambda layout, decay, **o: _position_wise(layout, leak=_share('decay', decay), **o), 'single-step', {**_STORED, 'decay': REQUIRED},
+         scope=lambda **_: 'leak'),
+    Rule('ottt', lambda layout, decay: Factorised(layout, _everyone(layout), _share('decay', decay), 0.), 'single-step', {'decay': REQUIRED}),
+    Rule('three_factor', _position_wise, 'single-step', _STORED, signal=lambda layout, **_: Modulator(layout)),
+    Rule('snap', _snap, 'single-step', {'n': 2}, traces=False),
+    Rule('uoro', lambda layout, projection_key, projection_eps: RankOne(layout, projection_key, projection_eps), 'multi-step',
+         {'projection_key': 42, 'projection_eps': 1e-12}, traces=False, multi_only=True),
+    Rule('kf_rtrl', lambda layout, projection_key, projection_eps: Kronecker(layout, projection_key, projection_eps), 'multi-step',
+         {'projection_key': 42, 'projection_eps': 1e-12}, traces=False, multi_only=True),
+    Rule('low_rank', lambda layout, rank: LowRank(layout, _count('rank', rank)), 'multi-step', {'rank': REQUIRED}, traces=False, multi_only=True),
+    Rule('dni', _position_wise, 'multi-step', {**_STORED, 'guess': None}, signal=lambda layout, guess, **_: Guess(layout, guess)),
 )}
-ALIASES = {'es_d_rtrl': 'pp_prop', 'esd_rtrl': 'pp_prop'}
+ALIASES = {'es_d_rtrl': 'pp_prop', 'esd_rtrl': 'pp_prop', 'e_prop': 'eprop'}
 
 
 def find_rule(name: str) -> Rule:

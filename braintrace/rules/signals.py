@@ -53,7 +53,7 @@ class Exact:
 
 def _credit(window: Any, cotangents: Sequence[Any], feedback: Any) -> tuple[list, Credit, dict[int, Any]]:
     gp, y, hidden, inputs = window.same_step(cotangents, feedback)
-    return gp, Credit(y, lambda: window.direct(cotangents, feedback), hidden, lambda: window.signals(cotangents, feedback)), inputs
+    return gp, Credit(y, lambda: window.direct(cotangents, feedback), hidden, lambda **how: window.signals(cotangents, feedback, **how)), inputs
 
 
 @dataclass(frozen=True, eq=False)
@@ -195,4 +195,4 @@ def _by_group(layout: Layout, signals: Sequence[Any], f: Callable[[Any, Any, boo
 
 def _from_signals(window: Any, signals: list) -> Credit:
     y, hidden = window.from_signals(signals)
-    return Credit(y, lambda: y, hidden, lambda: signals)
+    return Credit(y, lambda: y, hidden, lambda **how: signals)

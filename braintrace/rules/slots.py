@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +54,46 @@ class Layout:
     units: dict[int, Units]
     slots: tuple[Slot, ...]
     bridges: dict[Var, Bridge]
+    scope: str = 'diagonal'
+
+    def at_rows(self, group: int, leaves: Sequence[Any], axis: int) -> Any:
+        """Values of hidden leaves as values of the group's carried rows, stacked on an axis."""
+        units = self.units[group]
+        return jnp.stack([row.of(leaves[i]) for row, i in zip(units.rows, units.leaves, strict=True)], axis)
+
+    def identity(self, group: int, length: int) -> Any:
+        """A transition that keeps every carried row as it is."""
+        units = self.units[group]
+        eye = jnp.eye(len(units.rows), dtype=units.rows[0].old.aval.dtype)
+        return jnp.broadcast_to(eye.reshape(*eye.shape, *[1] * len(units.shape)), (length, *eye.shape, *units.shape))
+
+    def exposed(self, group: int) -> tuple[Row, ...]:
+        """The rows of a group that something outside of the group reads in the same step."""
+        found, step = self.graph.found, self.graph.step
+        g = self.graph.hidden_groups[group]
+        rows = [r for r in found.rows if r.old in g.hidden_invars and is_float(r.old)]
+        ends = {a for a in (*step.outs, *step.other_outs) if isinstance(a, Var)} | set(step.hidden_outs) - set(g.hidden_outvars)
+
+        def outside(new) -> bool:
+            seen = {new}
+            for eqn in found.eqns:
+                if any(isinstance(a, Var) and a in seen for a in eqn.invars):
+                    seen.update(v for v in eqn.outvars if v not in g.hidden_outvars)
+            return not seen.isdisjoint(ends)
+
+        return tuple(r for r in rows if outside(r.new))
+
+    def is_readout(self, group: int) -> bool:
+        """Whether a group only listens: nothing but the outputs (and its own old values) depends on it, and the model has other groups."""
+        found, g = self.graph.found, self.graph.hidden_groups[group]
+        mine = {s for s, row in enumerate(found.rows) if row.old in g.hidden_invars}
+        others = [row for s, row in enumerate(found.rows) if s not in mine]
+        read = any(found.dep(row.new).seeds >> s & 1 for row in others for s in mine)
+        above = set(g.hidden_outvars)
+        for eqn in found.eqns:
+            if any(isinstance(a, Var) and a in above for a in eqn.invars):
+                above.update(eqn.outvars)
+        return bool(others) and not read and above.isdisjoint(row.new for row in others)
 
     @cached_property
     def feedback_uses(self) -> dict[Var, Var]:
@@ -82,13 +123,17 @@ class Layout:
 def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
     """Find the slots: one for each weight and group, shared by relations with equal labels and maps.
 
-    `scope` says where position-wise paths end: at every op that mixes units ('diagonal'), or not where it has a diagonal ('block').
+    `scope` says what a unit's transition is: 'diagonal', position-wise paths only; 'block', also over the diagonal of each op that mixes units; 'coupled',
+    the unit's own block of the whole Jacobian; 'leak', whatever the rule puts in its place, for all states of a unit.
     """
-    if scope not in ('diagonal', 'block'):
-        raise ValueError(f"`scope` must be 'diagonal' or 'block', got {scope!r}.")
-    bridges = find_bridges(graph) if scope == 'block' else {}
+    if scope not in ('diagonal', 'block', 'coupled', 'leak'):
+        raise ValueError(f"`scope` must be 'diagonal', 'block' or 'coupled', got {scope!r}.")
+    bridges = find_bridges(graph) if scope in ('block', 'coupled') else {}
+    if scope == 'coupled':
+        scope, bridges = ('block', bridges) if _crossed_once(graph, bridges) else (scope, {})
+    every = scope in ('coupled', 'leak')
     relations = tuple(graph.hidden_param_op_relations)
-    units = {g.index: _units(graph, g, relations, bridges) for g in graph.hidden_groups if _carried(graph, g, bridges)}
+    units = {g.index: _units(graph, g, relations, bridges, every) for g in graph.hidden_groups if _carried(graph, g, bridges, every)}
     slots: list[Slot] = []
     home: dict[tuple, int] = {}
     for i, r in enumerate(relations):
@@ -104,7 +149,19 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
                     slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
                 else:
                     slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
-    return Layout(graph, relations, units, tuple(slots), bridges)
+    return Layout(graph, relations, units, tuple(slots), bridges, scope)
+
+
+def _crossed_once(graph: ETraceGraph, bridges: dict[Var, Bridge]) -> bool:
+    """Whether the bridges give the whole diagonal: every path that mixes units does so in one op with a bridge, and nowhere else."""
+    found = graph.found
+    of = {r.y_var: i for i, u in enumerate(found.uses) for r in graph.hidden_param_op_relations if r.use is u}
+    for k, operands in found.cuts.items():
+        if any(s < len(found.rows) for i in operands for s in found.dep(found.eqns[k].invars[i]).maps):
+            y = found.eqns[k].outvars[0]
+            if y not in bridges or y not in of or any(found.dep(row.new).mixed >> found.seed(of[y]) & 1 for row in found.rows):
+                return False
+    return True
 
 
 def _sums(graph: ETraceGraph) -> dict[Var, Var]:
@@ -128,7 +185,7 @@ def _is_pure(graph: ETraceGraph, r: HiddenParamOpRelation) -> bool:
     seen = {r.y_var} - ends
     for k in range(found.made_by[r.y_var] + 1, len(found.eqns)):
         touched = [i for i, a in enumerate(found.eqns[k].invars) if isinstance(a, Var) and a in seen]
-        if not found.cuts.get(k, frozenset()).isdisjoint(touched):
+        if not found.use_cuts.get(k, frozenset()).isdisjoint(touched):
             return False
         if touched:
             seen.update(v for v in found.eqns[k].outvars if v not in ends and found.dep(v))
@@ -142,15 +199,16 @@ def _name(r: HiddenParamOpRelation, g: HiddenGroup, slots: Sequence[Slot]) -> st
     return f'{name}#{again}' if again else name
 
 
-def _carried(graph: ETraceGraph, g: HiddenGroup, bridges: dict[Var, Bridge]) -> tuple[Row, ...]:
-    """The rows of a group whose old value matters to a trace."""
+def _carried(graph: ETraceGraph, g: HiddenGroup, bridges: dict[Var, Bridge], every: bool = False) -> tuple[Row, ...]:
+    """The rows of a group whose old value matters to a trace; with `every` all of them."""
     mine = [s for s, row in enumerate(graph.found.rows) if any(row.old is v for v in g.hidden_invars)]
     bridged = {s for b in bridges.values() for s in b.rows}
-    return tuple(graph.found.rows[s] for k, s in enumerate(mine) if (k in g.carried or s in bridged) and is_float(graph.found.rows[s].old))
+    return tuple(graph.found.rows[s] for k, s in enumerate(mine) if (every or k in g.carried or s in bridged) and is_float(graph.found.rows[s].old))
 
 
-def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation], bridges: dict[Var, Bridge]) -> Units:
-    carried = _carried(graph, g, bridges)
+def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation], bridges: dict[Var, Bridge], every: bool
+           ) -> Units:
+    carried = _carried(graph, g, bridges, every)
     leaves = tuple(next(i for i, v in enumerate(graph.step.hidden_vars) if v is row.old) for row in carried)
     n = int(np.prod(g.varshape))
     apart = list(g.elsewhere)

@@ -55,15 +55,16 @@ class Program:
         return Loop(self.step, self._products)
 
     def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
-             along: Values | None = None, known: Values | None = None, join: bool = True, feedback: Mapping[Var, Any] | None = None
-             ) -> tuple[list, list, list]:
+             along: Values | None = None, known: Values | None = None, join: bool = True, feedback: Mapping[Var, Any] | None = None,
+             cuts: Mapping[int, frozenset[int]] | None = None) -> tuple[list, list, list]:
         """New hidden state, graded outputs and the operand x of each relation.
 
         `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
         then a constant; `along` is added on position-wise paths only. `known` has the products that need not be computed again. Without `join` paths end
-        at the new hidden state. `feedback` has the weights that credit takes instead of those of the product that makes a variable.
+        at the new hidden state. `feedback` has the weights that credit takes instead of those of the product that makes a variable. `cuts` says where
+        position-wise paths end: those of the states unless given.
         """
-        step = self.step
+        step, cuts = self.step, self.found.cuts if cuts is None else cuts
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
         cut = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
         pw = dict(zip(step.hidden_vars, moving, strict=True))
@@ -92,7 +93,7 @@ class Program:
             values = [read(cut, a) for a in eqn.invars]
             for r in relations:
                 xs[r] = self.layout.relations[r].operand(values)
-            live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in self.found.cuts.get(k, ())]
+            live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts.get(k, ())]
             made = run(eqn, list(values), relations)
             followed = run(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))], relations) if live else None
             bridge = self.layout.bridges.get(eqn.outvars[0])

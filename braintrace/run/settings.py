@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from ..graph.etrace_graph import ETraceGraph, within
-from ..rules.registry import Rule, find_rule
+from ..rules.config import ETraceConfig
+from ..rules.registry import Rule, find_rule, of_config
 from ..rules.slots import lay_out
 from .executor import Executor, bytes_per_step, pick_window
 from .program import Program
@@ -19,7 +20,7 @@ BUDGET = 256 * 2 ** 20  # bytes that one block of steps may keep
 
 def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple[Rule, bool]:
     """The rule behind a name or class, and whether its credit is single-step."""
-    found = rule if isinstance(rule, Rule) else getattr(rule, 'rule', None) if isinstance(rule, type) else find_rule(rule) if isinstance(rule, str) else None
+    found = find_rule(rule) if isinstance(rule, str) else of_config(rule) if isinstance(rule, ETraceConfig) else getattr(rule, 'rule', rule)
     if not isinstance(found, Rule):
         raise TypeError(f'`algorithm` must be a name, a class of rules or a Rule, got {rule!r}.')
     unknown = [k for k in options if k not in found.options]
@@ -28,16 +29,17 @@ def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple
     method = vjp_method or found.vjp_method
     if method not in ('single-step', 'multi-step'):
         raise AssertionError(f"`vjp_method` must be 'single-step' or 'multi-step', got {method!r}.")
-    if found.vjp_method == 'multi-step' and method == 'single-step':
+    if found.multi_only and method == 'single-step':
         raise ValueError(f"Rule {found.name!r} takes its credit inside windows: `vjp_method` must be 'multi-step'.")
     return found, method == 'single-step'
 
 
 def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None, hidden: bool = False) -> Executor:
-    if 'trace_limit' in rule.options:
-        graph = within(graph, options.get('trace_limit', rule.options['trace_limit']))
-    layout = lay_out(graph, options.get('scope', 'diagonal'))
-    return Executor(Program(layout, graded, hidden), rule.make(layout, options), single_step)
+    settled = rule.settle(options)
+    if 'trace_limit' in settled:
+        graph = within(graph, settled['trace_limit'])
+    layout = lay_out(graph, rule.scope(**settled))
+    return Executor(Program(layout, graded, hidden), rule.carrier(layout, **settled), single_step, rule.signal(layout, **settled))
 
 
 def window_length(window: Any, length: int, executor: Executor, whole: bool, budget: int = BUDGET) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -10,7 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Literal, Var, eval_jaxpr, is_float, new_jaxpr, prune
+from ..graph.analysis import Row
 from ..graph.perturbation import perturb
+from ..graph.samples import sample_axes
 from ..graph.uses import Use
 from ..rules.carrier import scan
 from ..rules.slots import Layout
@@ -47,6 +50,15 @@ class Window:
         """`f(hidden, other, inputs, known y, ...)` for all steps at once."""
         return lambda *moving: jax.vmap(f)(self.before, self.before_other, self.inputs, self.y, *moving)
 
+    def _pull_both(self, f: Callable, along: Any, moving: Any) -> tuple[Any, Callable]:
+        """The value of `f(cuts, along, moving)` and its pull-back, where paths of states and of outputs of ops may end in different places."""
+        of_states, of_uses = self.program.found.cuts, self.program.found.use_cuts
+        if of_states is of_uses:
+            return jax.vjp(lambda a, m: f(of_states, a, m), along, moving)
+        value, to_uses = jax.vjp(lambda a: f(of_uses, a, moving), along)
+        _, to_states = jax.vjp(lambda m: f(of_states, along, m), moving)
+        return value, lambda ct: (*to_uses(ct), *to_states(ct))
+
     # ---- the classical rules: credit of each step inside that step ----
 
     def same_step(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> tuple[list, list, list, dict[int, Any]]:
@@ -68,17 +80,18 @@ class Window:
     def direct(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
         """The part of the credit of each relation's y that arrives along position-wise paths."""
         def outputs(along):
-            run = lambda h, s, x, y, a: self.program.dual(self.params, h, s, x, moving=h, along=a, known=y, feedback=feedback)[1]
+            run = lambda h, s, x, y, a: self.program.dual(self.params, h, s, x, moving=h, along=a, known=y, feedback=feedback,
+                                                           cuts=self.program.found.use_cuts)[1]
             return self._over_time(run)(along)
 
         return jax.vjp(outputs, self._zeros())[1](list(cotangents))[0]
 
-    def signals(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
-        """The learning signal: credit of each new hidden leaf inside its step, the other states of its group held fixed."""
+    def signals(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None, together: bool = False) -> list:
+        """The learning signal: credit of each new hidden leaf inside its step, the other states of its group (`together`: all others) held fixed."""
         step = self.program.step
         found = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in step.hidden_vars]
-        for group in self.layout.graph.hidden_groups:
-            mine = {i: v for i, v in enumerate(step.hidden_outs) if v in group.hidden_outvars and is_float(v)}
+        for group in [step.hidden_outs] if together else [g.hidden_outvars for g in self.layout.graph.hidden_groups]:
+            mine = {i: v for i, v in enumerate(step.hidden_outs) if v in group and is_float(v)}
 
             def outputs(added, mine=mine):
                 run = lambda h, s, x, y, a: self.program.outputs(self.params, h, s, x, {v: a[i] for i, v in mine.items()}, y, feedback)
@@ -94,11 +107,11 @@ class Window:
         """Signals at the new hidden leaves to credit of each relation's y and of the old hidden leaves, along position-wise paths."""
         floats = [i for i, v in enumerate(self.program.step.hidden_vars) if is_float(v)]
 
-        def new(along, moving):
-            run = lambda h, s, x, y, a, m: [self.program.dual(self.params, h, s, x, moving=m, along=a, known=y, join=False)[0][i] for i in floats]
+        def new(cuts, along, moving):
+            run = lambda h, s, x, y, a, m: [self.program.dual(self.params, h, s, x, moving=m, along=a, known=y, join=False, cuts=cuts)[0][i] for i in floats]
             return self._over_time(run)(along, moving)
 
-        values, pull = jax.vjp(new, self._zeros(), list(self.before))
+        values, pull = self._pull_both(new, self._zeros(), list(self.before))
         return pull([signals[i].astype(v.dtype) for i, v in zip(floats, values, strict=True)])
 
     def step(self, k: Any) -> Window:
@@ -136,7 +149,47 @@ class Window:
 
     @cached_property
     def _factors(self) -> dict[int, tuple[jax.Array, dict[int, list[jax.Array]]]]:
-        return {g: self._pull_units(g) for g in self.layout.units}
+        return {g: self._pull_units(g, units.rows) for g, units in self.layout.units.items()}
+
+    @cached_property
+    def _exposed(self) -> dict[int, tuple[jax.Array, dict[int, list[jax.Array]]]]:
+        return {g: self._pull_units(g, self.layout.exposed(g)) for g in self.layout.units}
+
+    def transition_out(self, group: int) -> jax.Array:
+        """The same as `transition`, for the new values of the states that the rest of the model reads."""
+        return self._exposed[group][0]
+
+    def slope_out(self, relation: int, group: int, unit) -> jax.Array:
+        """The same as `slope`, for the new values of the states that the rest of the model reads."""
+        return self._chosen(self._exposed, relation, group, unit)
+
+    def diagonal(self, group: int) -> jax.Array:
+        """`D[k, a, b, unit]` of the whole Jacobian of a step: one pull for each unit, through everything, kept where it comes back to the unit."""
+        units = self.layout.units[group]
+        samples = len(units.shape) > 1 and sample_axes(self.layout.graph.found) is not None
+        inner = units.shape[1:] if samples else units.shape
+        handed = self.program.loop.before(self.params)
+
+        def new(moving):
+            def run(h, s, x, y, m):
+                h = [m.get(i, a) for i, a in enumerate(h)]
+                out = self.program.loop.body(handed, h, s, x)[0]
+                return jnp.stack([row.of(out[i]) for row, i in zip(units.rows, units.leaves, strict=True)])
+            return self._over_time(run)(moving)
+
+        value, pull = jax.vjp(new, {i: self.before[i] for i in units.leaves})
+
+        def one(at):
+            a, u = at
+            here = jax.nn.one_hot(u, math.prod(inner), dtype=value.dtype).reshape(inner)
+            [dh] = pull(jnp.broadcast_to(here, value.shape) * jax.nn.one_hot(a, len(units.rows), dtype=value.dtype).reshape(-1, *[1] * len(units.shape)))
+            rows = jnp.stack([row.of(dh[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1)
+            return (rows * here).sum(tuple(range(rows.ndim - len(inner), rows.ndim)))
+
+        S, n = len(units.rows), math.prod(inner)
+        found = jax.lax.map(one, (jnp.repeat(jnp.arange(S), n), jnp.tile(jnp.arange(n), S)))  # (S n, K, S, samples)
+        found = found.reshape(S, n, *found.shape[1:])
+        return jnp.moveaxis(jnp.moveaxis(found, 1, -1), 0, 1).reshape(self.length, S, S, *units.shape)
 
     def transition(self, group: int) -> jax.Array:
         """`D[k, a, b, unit]`, the derivative of carried state `a` by old carried state `b` of the same unit."""
@@ -144,27 +197,30 @@ class Window:
 
     def slope(self, relation: int, group: int, unit) -> jax.Array:
         """`df[k, a, y]`, the derivative of carried state `a` of the unit that an element of y feeds, by that element."""
-        pulled = self._factors[group][1][relation]
+        return self._chosen(self._factors, relation, group, unit)
+
+    def _chosen(self, factors, relation: int, group: int, unit) -> jax.Array:
+        pulled = factors[group][1][relation]
         if len(pulled) == 1:
             return pulled[0]
         colours = self.layout.units[group].colours.ravel()[unit.clip(0)]
         return sum(jnp.where((colours == c) & (unit >= 0), p, 0) for c, p in enumerate(pulled))
 
-    def _pull_units(self, group: int) -> tuple[jax.Array, dict[int, list[jax.Array]]]:
-        units = self.layout.units[group]
+    def _pull_units(self, group: int, new_rows: Sequence[Row]) -> tuple[jax.Array, dict[int, list[jax.Array]]]:
+        units, leaf_of = self.layout.units[group], {v: i for i, v in enumerate(self.program.step.hidden_vars)}
         mine = sorted({f.relation for s in self.layout.slots if s.group == group for f in s.feeds})
         colours = range(int(units.colours.max(initial=0)) + 1)
         D: list = []
         df: dict[int, list[list]] = {r: [[] for _ in colours] for r in mine}
         zeros = self._zeros()
-        for row, leaf in zip(units.rows, units.leaves, strict=True):
-            def new(along, moving, row=row, leaf=leaf):
+        for row, leaf in [(row, leaf_of[row.old]) for row in new_rows]:
+            def new(cuts, along, moving, row=row, leaf=leaf):
                 full = [along.get(i, z) for i, z in enumerate(zeros)]
                 old = [moving.get(i, b) for i, b in enumerate(self.before)]
-                run = lambda h, s, x, y, a, m: row.of(self.program.dual(self.params, h, s, x, moving=m, along=a, known=y, join=False)[0][leaf])
+                run = lambda h, s, x, y, a, m: row.of(self.program.dual(self.params, h, s, x, moving=m, along=a, known=y, join=False, cuts=cuts)[0][leaf])
                 return self._over_time(run)(full, old)
 
-            value, pull = jax.vjp(new, {r: zeros[r] for r in mine}, {i: self.before[i] for i in units.leaves})
+            value, pull = self._pull_both(new, {r: zeros[r] for r in mine}, {i: self.before[i] for i in units.leaves})
             total = 0.
             for c in colours:
                 chosen = units.colours == c
