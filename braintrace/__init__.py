@@ -11,11 +11,11 @@ __version_info__ = (1, 0, 0)
 
 _HOME = {
     'algorithms': ['BPTT', 'D_RTRL', 'ES_D_RTRL', 'HybridDimVjpAlgorithm', 'IODimVjpAlgorithm', 'ParamDimVjpAlgorithm', 'RTRL', 'pp_prop'],
-    'compare': ['Comparison', 'compare'],
+    'comparison': ['Comparison', 'compare'],
     'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
                  'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
                  'find_hidden_param_op_relations_from_module'],
-    'draw': ['draw', 'picture_of_traces'],
+    'draw': ['Picture', 'picture_of_traces'],
     'drivers': ['SequenceDriverMixin'],
     'entry': ['compile'],
     'errors': ['CompilationError', 'NotSupportedError'],

@@ -39,6 +39,7 @@ straight_through.defvjp(lambda x, w: (straight_through(x, w), (x, w)), lambda r,
 
 PERMUTED = np.array([2, 0, 1])
 flip = lambda a: a.T.reshape(R, C)
+beside = lambda a, b: jnp.concatenate([a, b], -1)
 
 # Each takes two values, the weights and the input, and gives a value.
 OPS = [
@@ -85,6 +86,20 @@ OPS = [
     lambda a, b, p, x: straight_through(x, jnp.broadcast_to(p['v'], (R, C))),
     lambda a, b, p, x: lax.scan(lambda c, w: (jnp.tanh(c + x @ w), None), a, jnp.stack([p['W'], p['W'].T]))[0],
     lambda a, b, p, x: lax.cond(x[0, 1] > 0, lambda a: a @ p['W'], lambda a: p['v'] + a, a),
+    lambda a, b, p, x: (a[:, :, None] * p['W']).sum(1),
+    lambda a, b, p, x: (jnp.sin(x)[:, :, None] * p['W'] + b[:, None]).sum(1),
+    lambda a, b, p, x: jnp.einsum('ijk,k->ij', a[..., None] * p['W'], x[0]),
+    lambda a, b, p, x: beside(a, b).reshape(R, C, 2).mean(-1),
+    lambda a, b, p, x: lax.reduce_window(beside(a, b), 0., lax.add, (1, 2), (1, 2), 'VALID'),
+    lambda a, b, p, x: lax.reduce_window(beside(a, b), -jnp.inf, lax.max, (1, 2), (1, 2), 'VALID'),
+    lambda a, b, p, x: lax.reduce_window(a, 0., lax.add, (1, 2), (1, 1), 'SAME') + beside(x @ p['W'], a)[:, ::2],
+    lambda a, b, p, x: b.at[:, np.array([2, 0, 2])].add(a),
+    lambda a, b, p, x: jnp.zeros((R, C)).at[:, np.array([1, 1, 1, 0, 2, 2])].add(beside(a, x @ p['W'])),
+    lambda a, b, p, x: jnp.concatenate([sum(jnp.split(beside(a, x @ p['W']), 6, -1)), b[:, 1:]], -1),
+    lambda a, b, p, x: jax.nn.relu(beside(x @ p['W'], a)).reshape(R, C, 2).prod(-1),
+    lambda a, b, p, x: jnp.ones((R, C)) * jnp.tanh(x.sum() * p['s'] + a[0, 0]),
+    lambda a, b, p, x: jnp.tanh(x.sum(0) @ p['W'][:, :1]) * b,
+    lambda a, b, p, x: jnp.repeat(jnp.sin(p['v'][:1] * x[0, :1]), R * C).reshape(R, C) + spike(a),
 ]
 
 programs = lambda least, most: st.lists(st.tuples(st.integers(0, len(OPS) - 1), st.integers(0, 7), st.integers(0, 7)), min_size=least, max_size=most)

@@ -79,6 +79,12 @@ POSITION_WISE = {
     'substeps': (model(lambda p, h, x: lax.fori_loop(0, 3, lambda i, v: v + .2 * (x @ p['W'] - v * p['a'] ** 2), h)), one),
     'spike before its reset': (lambda p, h, x: (lambda v: (v - lax.stop_gradient(spike(v)), spike(v) @ p['o']))(.8 * h + x @ p['W']), one),
     'read-out of the old state': (lambda p, h, x: (jnp.tanh(p['a'] * h + x @ p['W']), h @ p['o']), one),
+    'one weight, all units': (model(lambda p, h, x: jnp.tanh(.5 * h + jnp.ones((B, H)) * jnp.tanh(x.sum() * p['a'][0] + p['b'][0]))), one),
+    'one output, all units': (model(lambda p, h, x: jnp.tanh(.5 * h + jnp.tanh(x.sum(0) @ p['W'][:, :1]) * p['b'])), one),
+    'hand-written product': (model(lambda p, h, x: jnp.tanh(.5 * h + (x[:, :, None] * p['W']).sum(1))), one),
+    'mean pooling': (model(lambda p, h, x: jnp.tanh(.5 * h + jnp.tanh(x @ p['M']).reshape(B, H, 2).mean(-1))), one),
+    'max pooling': (model(lambda p, h, x: jnp.tanh(.5 * h + lax.reduce_window(x @ p['M'], -jnp.inf, lax.max, (1, 2), (1, 2), 'VALID'))), one),
+    'segment sums': (model(lambda p, h, x: jnp.tanh(h - .5 * h.at[:, np.arange(2 * H) % 3].add(jnp.sin(x @ p['M'])))), one),
     'conditional': (model(lambda p, h, x: lax.cond(x[0, 0] > 0, lambda: jnp.tanh(h + x @ p['W']), lambda: h * p['a'])), one),
 }
 OTHERS = {
@@ -117,6 +123,14 @@ def test_d_rtrl_is_exact_where_the_recurrence_is_position_wise(name, method):
     step, state = POSITION_WISE[name]
     for window in (1, 3):
         assert_close(online(step, state, 'd_rtrl', window, vjp_method=method)[0], bptt(step, state))
+
+
+@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
+def test_a_product_written_by_hand_has_the_trace_of_a_product(method):
+    product = lambda x, w: (x[..., None] * w).sum(-2)  # a sum over old units, each times a weight: the weights' paths go on where those of the units end
+    by_hand = model(lambda p, h, x: jnp.tanh(product(x, p['W']) + product(h, p['R']) + p['b']))
+    for window in (1, 3):
+        assert_close(*[online(step, one, 'd_rtrl', window, vjp_method=method)[0] for step in (by_hand, tanh_rnn)])
 
 
 @pytest.mark.parametrize('name', [*OTHERS, 'lif', 'substeps'])

@@ -124,6 +124,63 @@ def same(a, b, tolerance=1e-10):
         np.testing.assert_allclose(x, y, atol=tolerance, err_msg=str(path))
 
 
+KEPT = {}
+
+
+def kept(name, of_p, size, n):
+    """Which state each parameter feeds position by position (what a trace may hold), and all that it reaches in its own step."""
+    if name not in KEPT:
+        cell, params, start = CELLS[name]
+        p0, of_p = ravel_pytree(params)
+        s0, of_s = ravel_pytree(jax.tree.map(lambda a: a[0], start(1)))
+        M = jax.jacrev(lambda p: ravel_pytree(cell(of_p(p), of_s(s0 + .5 + (jnp.arange(len(s0)) < H)), of_s(s0 + .1),
+                                                           DATA[1][0][0, 0])[0])[0])(p0) != 0
+        unit = ravel_pytree({k: jnp.broadcast_to(jnp.arange(v.shape[-1]) % H, v.shape) for k, v in params.items()})[0]
+        traced = ravel_pytree({k: jnp.full(v.shape, k not in 'Yo') for k, v in params.items()})[0]
+        KEPT[name] = np.asarray((np.arange(len(s0))[:, None] % H == unit) & traced), np.asarray(M)
+    return KEPT[name]
+
+
+def carried(name, transition, within='own', kappa=0.):
+    """`E <- transition(E) + M` on what is kept, credit meets E, or its low-pass."""
+    def rule(n, size, of_p):
+        own_unit, own_step = kept(name, of_p, size, n)
+        keep = own_unit if within == 'own' else own_step
+        E, low = np.zeros((n, size)), np.zeros((n, size))
+
+        def trace(across, own, M, s, x, h):
+            nonlocal E, low
+            E = keep * (transition(across, own, E) + M)
+            low = kappa * low + E
+            return s @ low + s @ (M * ~keep)
+        return trace
+    return rule
+
+
+def blocks(A):
+    n = len(A)
+    return A * (np.arange(n)[:, None] % H == np.arange(n) % H)
+
+
+LEAK = .6
+TEXTBOOK = {
+    'd_rtrl': ('d_rtrl', {}, lambda name: carried(name, lambda across, own, E: own @ E)),
+    'eprop, no filter': ('eprop', {}, lambda name: carried(name, lambda across, own, E: own @ E)),
+    'eprop': ('eprop', dict(kappa_filter_decay=.7), lambda name: carried(name, lambda across, own, E: own @ E, kappa=.7)),
+    'ostl': ('ostl_recurrent', {}, lambda name: carried(name, lambda across, own, E: blocks(across + own) @ E)),
+    'rflo': ('rflo', dict(decay=LEAK), lambda name: carried(name, lambda across, own, E: LEAK * E)),
+    'snap 1': ('snap', dict(n=1), lambda name: carried(name, lambda across, own, E: (across + own) @ E, 'step')),
+}
+
+
+@pytest.mark.parametrize('name', CELLS)
+@pytest.mark.parametrize('rule', TEXTBOOK)
+def test_textbook(rule, name):
+    algorithm, options, reference = TEXTBOOK[rule]
+    for B, window in ((1, 1), (3, 4)):
+        same(online(name, algorithm, B, window, **options), textbook(name, B, reference(name)))
+
+
 @pytest.mark.parametrize('name', CELLS)
 def test_saturated_snap_is_exact(name):
     for B, window in ((1, 1), (3, 4)):
@@ -132,3 +189,124 @@ def test_saturated_snap_is_exact(name):
         same(online(name, 'snap', B, window, n=3), true)
         same(online(name, 'snap', B, window, n=3, vjp_method='multi-step'), true)
         same(online(name, 'low_rank', B, window, rank=100), true)
+
+
+def test_ottt_and_pp_prop_follow_their_recursions():
+    """OTTT: an input leak times the instantaneous derivative."""
+    for B, window in ((1, 1), (3, 4)):
+        def rule(n, size, of_p):
+            low = {'W': np.zeros(D), 'R': np.zeros(H)}
+
+            def trace(across, own, M, s, x, h):
+                df = np.asarray(of_p(jnp.asarray(s @ M))['b'])  # s . dh/dy
+                low['W'], low['R'] = LEAK * low['W'] + np.asarray(x), LEAK * low['R'] + np.asarray(h)
+                return ravel_pytree(dict(W=np.outer(low['W'], df), R=np.outer(low['R'], df), b=df, o=np.zeros((H, C))))[0]
+            return trace
+        same(online('rnn', 'ottt', B, window, decay=LEAK), textbook('rnn', B, rule))
+
+
+@pytest.mark.parametrize('name', ['rnn', 'alif'])
+def test_three_factor_multiplies_the_trace_by_the_modulator(name):
+    cell, params, start = CELLS[name]
+    per_step = jnp.asarray(rng.randn(T))
+    for B, window in ((1, 1), (3, 4)):
+        xs, ys = DATA[B]
+        learner = braintrace.compile(step_of(cell), 'three_factor', params, start(B), xs[0])
+        run = lambda m: learner.grad(lambda out, y: loss(out, y).mean(), params, learner.init(params, start(B)), xs, ys, window=window, modulator=m)[0][0]
+        times = itertools.cycle(np.asarray(per_step))
+
+        def rule(n, size, of_p, times=times):
+            trace = carried(name, lambda across, own, E: own @ E)(n, size, of_p)
+            return lambda across, own, M, s, x, h: trace(across, own, M, np.full(n, next(times)), x, h)
+        same(run(per_step), textbook(name, B, rule))
+        units = jnp.broadcast_to(per_step[:, None, None], (T, B, H))
+        same(run(units), run(per_step))
+    with pytest.raises(ValueError, match='broadcast'):
+        run(jnp.ones((T, 5)))
+    with pytest.raises(RuntimeError, match='modulator'):
+        run(None)
+
+
+def window_of(name, B, k):
+    """An executor of the cell for RTRL and one window of two steps."""
+    from braintrace.run.window import Window
+    cell, params, start = CELLS[name]
+    xs, ys = DATA[B]
+    learner = braintrace.compile(step_of(cell), 'rtrl', params, start(B), xs[0])
+    program = learner._executor(None, params, start(B), (xs[0],), ())[0].program
+    state = jax.tree.map(lambda a: a + .3, start(B))
+    return program.layout, Window(program, jax.tree.leaves(params), jax.tree.leaves(state), [], [xs[2 * k:2 * k + 2]], 2)
+
+
+def test_uoro_is_unbiased():
+    """The mean over all signs of one update is the exact one, from an arbitrary rank-one start."""
+    from braintrace.rules.full import Full
+    from braintrace.rules.sampled import RankOne
+    layout, window = window_of('rnn', 1, 0)
+    carrier = RankOne(layout)
+    start = {k: v if k == 'key' else jnp.asarray(rng.randn(*v.shape)) for k, v in carrier.init().items()}
+    names = [k for k in start if k.startswith('theta:')]
+    [state] = [k for k in start if k.startswith('s:')]
+    product = lambda t: {n: jnp.tensordot(t[state].ravel(), t[n], 0) for n in names}
+    all_signs = jnp.asarray(list(itertools.product([-1., 1.], repeat=H)))
+
+    def one(nu):
+        return product(RankOne(layout, draw=lambda key, shape, dtype: nu.reshape(shape)).advance(start, window))
+    mean = jax.tree.map(lambda a: a.mean(0), jax.vmap(one)(all_signs))
+    exactly = Full(layout).advance({n.removeprefix('theta:'): a for n, a in product(start).items()}, window)
+    same(mean, {f'theta:{n}': a for n, a in exactly.items()})
+    assert max(np.abs(a - b).max() for a, b in zip(jax.tree.leaves(one(all_signs[0])), jax.tree.leaves(mean), strict=True)) > 1e-3
+
+
+@pytest.mark.parametrize('name', ['rnn', 'lstm'])
+def test_kf_rtrl_is_unbiased(name):
+    from braintrace.rules.full import FullOfSamples
+    from braintrace.rules.sampled import Kronecker
+    layout, window = window_of(name, 3, 1)
+    carrier, exactly = Kronecker(layout), FullOfSamples(layout)
+    start = {k: v if k == 'key' else jnp.asarray(rng.randn(*v.shape)) for k, v in carrier.init().items()}
+
+    def product(t):
+        return {n: t[f'A:{n}'] if op.axes.x is None else jnp.einsum(f'Z{op.axes.y},{op.axes.x}->Z{op.axes.trace}', t[f'A:{n}'], t[f'u:{n}'])
+                for n, _, op, _ in carrier.uses}
+    all_signs = jnp.asarray(list(itertools.product([-1., 1.], repeat=3)))
+    means = jax.vmap(lambda c: product(Kronecker(layout, draw=lambda key, shape, dtype: c).advance(start, window)))(all_signs)
+    same(jax.tree.map(lambda a: a.mean(0), means), exactly.advance(product(start), window))
+
+
+def test_low_rank_reports_a_bound_that_holds():
+    from braintrace.rules.full import Full
+    from braintrace.rules.low_rank import LowRank
+    layout, window = window_of('rnn', 1, 0)
+    low, full = LowRank(layout, 2), Full(layout)
+    a, b = low.init(), full.init()
+    for k in range(3):
+        window = window_of('rnn', 1, k)[1]
+        a, b = low.advance(a, window), full.advance(b, window)
+        error = np.sqrt(sum(((jnp.tensordot(a['U'], a[f'V:{n}'], 1) - J) ** 2).sum() for n, J in b.items()))
+        assert 1e-3 < error <= a['bound'] * (1 + 1e-9) < 100 * error
+
+
+def test_random_streams_repeat_and_differ():
+    grads = [online('gru', 'uoro', 3, 1, projection_key=k) for k in (1, 1, 2)]
+    same(grads[0], grads[1], 0.)
+    assert not np.allclose(grads[0]['Z'], grads[2]['Z'])
+
+
+def test_random_feedback_goes_through_its_own_weights():
+    """With feedback weights equal to the read-out's it is the true gradient; adaptive ones follow the read-out."""
+    cell, params, start = CELLS['gru']
+    xs, ys = DATA[3]
+    for kind in ('random', 'adaptive'):
+        learner = braintrace.compile(step_of(cell), 'eprop', params, start(3), xs[0], feedback=kind, random_feedback_key=0, kappa_filter_decay=.5)
+        mean = lambda out, y: loss(out, y).mean()
+        carry = learner.init(params, start(3))
+        assert [k for k in carry.traces if k.startswith('feedback:')] == ["feedback:o"]
+        run = lambda c: learner.grad(mean, params, c, xs, ys, window=4)[0][0]
+        true = online('gru', 'eprop', 3, 4, kappa_filter_decay=.5)
+        same(run(carry)['o'], true['o'])
+        assert not np.allclose(run(carry)['N'], true['N'])
+        equal = carry._replace(traces={**carry.traces, 'feedback:o': params['o'] if kind == 'random' else jnp.zeros((H, C))})
+        same(run(equal), true)
+    square = online('gru', 'eprop', 3, 4, feedback='square', random_feedback_key=0)
+    same(square, online('gru', 'eprop', 3, 1, feedback='square', random_feedback_key=0))

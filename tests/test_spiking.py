@@ -153,12 +153,6 @@ ROWS = {name: row if isinstance(row, tuple) else (row, {}) for name, row in {**I
 OPTIONS = {name: options for name, (_, options) in ROWS.items()}
 
 
-UNTRACED = {
-    'EventLinear, one weight to LIF': 'one output that feeds more than four units has no trace',
-    'Conv2d, mean pool': 'a sum over neighbours that do not overlap counts as mixed',
-}
-
-
 def start(name, rule=None):
     """A model with its states, or a learner of it, and its inputs; always the same numbers."""
     make, xs = ROWS[name][0], OPTIONS[name].get('xs', RATES)
@@ -197,8 +191,7 @@ def difference(a, b):
     return max(float(np.abs(x - y).max() / np.abs(y).max()) for x, y in zip(jax.tree.leaves(dict(a)), jax.tree.leaves(dict(b)), strict=True))
 
 
-@pytest.mark.parametrize('name', [pytest.param(name, marks=[pytest.mark.xfail(strict=True, reason=UNTRACED[name])] if name in UNTRACED else [])
-                                  for name in ROWS])
+@pytest.mark.parametrize('name', ROWS)
 def test_online_gradients_are_exact(name):
     with bs.environ.context(dt=OPTIONS[name].get('dt', 1. * u.ms)):
         expected, outs = bptt(name)

@@ -76,7 +76,8 @@ class Analysis:
 
     def _spread(self, born: Iterable[tuple[Var, Dep]], sizes: Mapping[int, int]) -> tuple[dict[Var, Dep], dict[int, frozenset[int]]]:
         """What depends on these seeds, and the operands of equations where their paths are cut. `sizes`: those that may have a fan."""
-        const, new = Constants(self.step.jaxpr), {}
+        const = Constants(self.step.jaxpr)
+        new: dict[Var, Dep] = {}
         cuts: dict[int, frozenset[int]] = {}
         for v, d in born:
             new[v] = union([new.get(v, NOTHING), d])

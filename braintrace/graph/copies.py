@@ -32,9 +32,8 @@ def spread_out(step: Step, uses: Sequence[Use], crowded: Collection[Var]) -> tup
     for eqn in jaxpr.eqns:
         made.add(eqn)
     eqns = prune(made.eqns, jaxpr.outvars)
-    left = {v for e in eqns for v in e.outvars}
     order = {v: k for k, e in enumerate(eqns) for v in e.outvars}
-    kept = sorted((u for u in made.uses if u.y[0] in left), key=lambda u: order[u.y[0]])
+    kept = sorted((u for u in made.uses if u.y[0] in order), key=lambda u: order[u.y[0]])
     closed = ClosedJaxpr(new_jaxpr(jaxpr.invars, jaxpr.outvars, eqns, list(made.consts)), list(made.consts.values()))
     return Step(closed, step.params, step.hidden, step.other), tuple(kept)
 
@@ -45,7 +44,8 @@ class _Copies:
     def __init__(self, step: Step, uses: Sequence[Use], crowded: Collection[Var]):
         self.eqns: list[JaxprEqn] = []
         self.uses = list(uses)
-        self.use_of = {y: u for u in uses for y in u.y if y in crowded}
+        self.ends = set(step.hidden_outs)  # what others take from a new state they take from that variable
+        self.use_of = {y: u for u in uses for y in u.y if y in crowded and y not in self.ends}
         self.made_by: dict[Var, JaxprEqn] = {}
         self.const = Constants(step.jaxpr)
         self.consts = dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
@@ -58,8 +58,9 @@ class _Copies:
     def append(self, eqn: JaxprEqn) -> None:
         self.eqns.append(eqn)
         moving = [i for i, a in enumerate(eqn.invars) if self.touches(a)]
-        if moving and len(eqn.outvars) == 1 and is_float(eqn.outvars[0]) and (eqn.primitive.name in ELEMENTWISE | LAYOUT or eqn.primitive.name.startswith('custom_')
-                                                 and is_elementwise(eqn, moving)):
+        if not moving or len(eqn.outvars) > 1 or not is_float(eqn.outvars[0]) or eqn.outvars[0] in self.ends:
+            return
+        if eqn.primitive.name in ELEMENTWISE | LAYOUT or eqn.primitive.name.startswith('custom_') and is_elementwise(eqn, moving):
             self.made_by[eqn.outvars[0]] = eqn
 
     def call(self, f, ins: Sequence[Atom], out: Var | None = None) -> Var:
@@ -82,7 +83,7 @@ class _Copies:
         [v], name = eqn.outvars, eqn.primitive.name
         for i in moving if name in ELEMENTWISE else ():
             a = eqn.invars[i]
-            if a.aval.shape != v.aval.shape:
+            if a.aval.shape != v.aval.shape and a.aval.size:
                 wide = self._widen(a, v.aval.shape, range(a.aval.ndim))
                 eqn = eqn.replace(invars=[wide if j == i else b for j, b in enumerate(eqn.invars)])
         if name == 'broadcast_in_dim' and v.aval.size > eqn.invars[0].aval.size:

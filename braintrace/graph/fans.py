@@ -13,7 +13,8 @@ from jax import lax
 from .._jax import JaxprEqn, bind, is_float
 from .layout import ELEMENTWISE, LAYOUT, REDUCTIONS, Const, Maps, move, positions
 
-SUMS = {'reduce_window_sum', 'scatter-add', 'scatter_add'}
+SCATTER_ADD = {'scatter-add', 'scatter_add'}
+SUMS = SCATTER_ADD | {'reduce_window_sum'}
 SEVERAL = -2
 
 
@@ -32,6 +33,11 @@ def merge_fans(a: np.ndarray | None, b: np.ndarray | None) -> np.ndarray | None:
     if a is None or b is None or ((a >= 0) & (b >= 0) & (a != b)).any():
         return None
     return np.maximum(a, b)
+
+
+def is_base(eqn: JaxprEqn, i: int) -> bool:
+    """Whether operand `i` is what something is scattered onto: it stays where it is."""
+    return eqn.primitive.name in SCATTER_ADD and i == 0
 
 
 def fate(eqn: JaxprEqn, i: int, const: Const) -> list[np.ndarray] | None:

@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from .._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, open_jaxpr, prune, trace
-from .fans import fan_of, fate, merge_fans
+from .fans import fan_of, fate, is_base, merge_fans
 from .layout import ELEMENTWISE, LAYOUT, REDUCTIONS, Const, Maps, constant_along, merge, move, positions
 
 ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
@@ -212,7 +212,7 @@ def _by_maps(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
     name = eqn.primitive.name
     if name in ELEMENTWISE:
         return _elementwise(eqn, d)
-    if not d.maps:
+    if not d.maps or is_base(eqn, i):
         return [d] * len(eqn.outvars)
     if name in LAYOUT:
         return _layout(eqn, i, d, const)
@@ -228,7 +228,8 @@ def _by_maps(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
 def _operand(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
     """What becomes of the dependences of an operand."""
     outs = _by_maps(eqn, i, d, const)
-    if outs is None or not d.fans or eqn.primitive.name in ELEMENTWISE and eqn.invars[i].aval.shape == eqn.outvars[0].aval.shape:
+    if outs is None or not d.fans or is_base(eqn, i) or (
+            eqn.primitive.name in ELEMENTWISE and eqn.invars[i].aval.shape == eqn.outvars[0].aval.shape):
         return outs
     to = fate(eqn, i, const)
     if to is None:
@@ -259,7 +260,7 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
         answer = [_operand(eqn, i, ins[i], const) for i in live]
         for k, (i, a) in enumerate(zip(live, answer, strict=True)):
             if a is None and not sizes.keys().isdisjoint(ins[i].maps):
-                answer[k] = _operand(eqn, i, _as_fans(ins[i], sizes, lambda d, i=i: _by_maps(eqn, i, d, const) is not None), const)
+                answer[k] = _operand(eqn, i, _as_fans(ins[i], sizes, lambda d: _by_maps(eqn, i, d, const) is not None), const)  # noqa: B023
     else:
         live = list(range(len(ins)))
         answer = _whole(eqn, ins, known)

@@ -235,6 +235,10 @@ def _tell_included(found: Analysis, u: int, r: HiddenParamOpRelation, reach: Map
     about['hidden_paths'] = tuple(r.connected_hidden_paths)
     groups = ', '.join(str(g.index) for g in r.hidden_groups)
     diagnostics.info(Kind.RELATION_INCLUDED, f'{name} is traced through {where} into group {groups}.', **about)
+    for g, there in reach.items():
+        if there.crowded:
+            diagnostics.warning(Kind.RELATION_PARTIAL_PATH, f'{name}: one output of {where} also feeds many units of group {g}: it has no trace there and gets '
+                                'its in-window gradient.', **about)
     for g in r.hidden_groups:
         for new in reach[g.index].mixed[:1]:
             eqn = found.blame(found.seed(u), new)

@@ -165,7 +165,7 @@ def of_config(config: ETraceConfig) -> Rule:
 
     leak = not c.is_factorized and c.temporal_recursion != 'jacobian' or c.is_factorized and c.recursion_f == 'scalar_leak'
     scope = 'leak' if leak else 'coupled' if c.recurrence_scope == 'coupled' and c.trace_factorization == 'per_param' else 'block' if (
-        c.recurrence_scope == 'coupled' and c.is_factorized) else 'diagonal'
+        c.recurrence_scope == 'coupled' and c.is_factorized) else 'filtered' if c.trace_filter == 'kappa' else 'diagonal'
     multi = c.trace_factorization == 'random_projection' or c.learning_signal == 'bootstrapped'
     options = {'trace_dtype': None, 'random_feedback_key': None, 'projection_key': 42, 'projection_eps': 1e-12, 'guess': None}
     return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.trace_factorization == 'random_projection',
@@ -180,7 +180,7 @@ BY_NAME = {r.name: r for r in (
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
     Rule('eprop', _eprop, 'single-step', {**_STORED, 'feedback': 'symmetric', 'kappa_filter_decay': 0., 'random_feedback_key': None, 'feedback_scale': .1},
-         signal=_feedback),
+         signal=_feedback, scope=lambda kappa_filter_decay, **_: 'filtered' if kappa_filter_decay else 'diagonal'),
     Rule('ostl_recurrent', _position_wise, 'single-step', _STORED, scope=lambda **_: 'coupled'),
     Rule('ostl_feedforward', _factorised, 'single-step', {'decay_or_rank': 1e-6}),
     Rule('rflo', lambda layout, decay, **o: _position_wise(layout, leak=_share('decay', decay), **o), 'single-step', {**_STORED, 'decay': REQUIRED},

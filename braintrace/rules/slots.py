@@ -124,16 +124,17 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
     """Find the slots: one for each weight and group, shared by relations with equal labels and maps.
 
     `scope` says what a unit's transition is: 'diagonal', position-wise paths only; 'block', also over the diagonal of each op that mixes units; 'coupled',
-    the unit's own block of the whole Jacobian; 'leak', whatever the rule puts in its place, for all states of a unit.
+    the unit's own block of the whole Jacobian; 'leak', whatever the rule puts in its place, for all states of a unit; 'filtered', as 'diagonal', but also units
+    without a memory of their own have a trace.
     """
-    if scope not in ('diagonal', 'block', 'coupled', 'leak'):
+    if scope not in ('diagonal', 'block', 'coupled', 'leak', 'filtered'):
         raise ValueError(f"`scope` must be 'diagonal', 'block' or 'coupled', got {scope!r}.")
     bridges = find_bridges(graph) if scope in ('block', 'coupled') else {}
     if scope == 'coupled':
         scope, bridges = ('block', bridges) if _crossed_once(graph, bridges) else (scope, {})
-    every = scope in ('coupled', 'leak')
+    every = {g.index: scope in ('coupled', 'leak') or scope == 'filtered' and not _carried(graph, g, bridges) for g in graph.hidden_groups}
     relations = tuple(graph.hidden_param_op_relations)
-    units = {g.index: _units(graph, g, relations, bridges, every) for g in graph.hidden_groups if _carried(graph, g, bridges, every)}
+    units = {g.index: _units(graph, g, relations, bridges, every[g.index]) for g in graph.hidden_groups if _carried(graph, g, bridges, every[g.index])}
     slots: list[Slot] = []
     home: dict[tuple, int] = {}
     for i, r in enumerate(relations):

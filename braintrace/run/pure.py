@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from ..frontends.functional import moving, trace
 from ..graph.canonical import ControlFlowPolicy
 from ..graph.etrace_graph import ETraceGraph, compile_step
+from ..rules.signals import Extra
 from .executor import Carried, Executor, memory_of
-from .settings import BUDGET, executor_of, resolve, sequence_length, weigh, window_length
+from .settings import BUDGET, executor_of, per_step, resolve, sequence_length, weigh, window_length
 
 
 class Carry(NamedTuple):
@@ -76,7 +77,7 @@ class PureLearner:
         return Carry(state, executor.init(jax.tree.leaves(params)), jnp.zeros((), jnp.int32))
 
     def grad(self, loss_fn: Callable, params: Any, carry: Carry, xs: Any, *targets: Any, window: Any = 'auto', mask: Any = None, reduction: str = 'mean',
-             fresh: bool = False, progress: bool = False) -> tuple[tuple[Any, Any], Carry]:
+             fresh: bool = False, progress: bool = False, modulator: Any = None, signal: Any = None) -> tuple[tuple[Any, Any], Carry]:
         """Online gradient of `loss_fn(out, *target)` over a sequence, and the losses of its steps.
 
         Args:
@@ -90,6 +91,8 @@ class PureLearner:
             reduction: 'mean' or 'sum' over the (weighted) losses.
             fresh: the sequence stands alone: it starts from zero traces and leaves none.
             progress: show a progress bar.
+            modulator: for 'three_factor': a number, an array with time as first axis, or one of these for each group by number.
+            signal: what the rule's signal takes from outside (for 'dni' the parameters of the guess).
 
         Returns:
             `((grads, losses), carry)`.
@@ -99,9 +102,9 @@ class PureLearner:
         key = loss_fn, window, reduction, fresh, progress
         if key not in self._jitted:
             self._jitted[key] = jax.jit(lambda *a: self._grad(loss_fn, window, reduction, fresh, progress, *a), static_argnums=(0,))
-        return self._jitted[key](length, params, carry, inputs, targets, mask)
+        return self._jitted[key](length, params, carry, inputs, targets, mask, Extra(signal, per_step(modulator, length)))
 
-    def _grad(self, loss_fn, window, reduction, fresh, progress, length, params, carry, inputs, targets, mask):
+    def _grad(self, loss_fn, window, reduction, fresh, progress, length, params, carry, inputs, targets, mask, extra):
         first = lambda t: jax.tree.map(lambda a: a[0], t)
         executor, _ = self._executor(loss_fn, params, carry.state, first(inputs), first(targets))
         [loss] = self._scalar_or_by_sample(executor.program.step.outs)
@@ -109,7 +112,7 @@ class PureLearner:
         carried = self._unpack(executor, carry)
         leaves = jax.tree.leaves((inputs, targets))
         steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
-        grads, [losses], carried = executor.grad(jax.tree.leaves(params), carried, leaves, [weights], length, steps, fresh, progress)
+        grads, [losses], carried = executor.grad(jax.tree.leaves(params), carried, leaves, [weights], length, steps, fresh, progress, extra)
         grads = jax.tree.unflatten(jax.tree.structure(params), grads)
         traces, done = (carry.traces, carry.steps) if fresh else (carried.traces, carried.steps)
         return (grads, losses), self._pack(carry, carried)._replace(traces=traces, steps=done)

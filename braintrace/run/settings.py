@@ -73,6 +73,21 @@ def sequence_length(sequences: Sequence[Any]) -> int:
     return length
 
 
+def per_step(modulator: Any, length: int) -> Any:
+    """A modulator with the steps as first axis: a number stands for all of them."""
+    def one(m):
+        m = jnp.asarray(m)
+        if m.ndim and m.shape[0] != length:
+            raise ValueError(f'`modulator` has shape {m.shape}: it must be a number, or have the {length} steps as its first axis.')
+        return m if m.ndim else jnp.broadcast_to(m, (length,))
+
+    if modulator is None:
+        return None
+    if isinstance(modulator, list | tuple):
+        raise TypeError('`modulator` must be an array, or a dict of arrays by group number.')
+    return {g: one(m) for g, m in modulator.items()} if isinstance(modulator, dict) else one(modulator)
+
+
 def weigh(mask: Any, loss_shape: tuple[int, ...], dtype: Any, reduction: str) -> tuple[Any, Any]:
     """The weight of each loss in the objective, and the mask as it applies to the losses, for losses of shape (T,) or (T, batch)."""
     if reduction not in ('mean', 'sum'):
