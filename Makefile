@@ -10,7 +10,7 @@ test: .venv/ready
 	$(BIN)/pytest -n 2
 
 demo: .venv/ready
-	$(BIN)/python examples/report.py
+	$(BIN)/python examples/add_task.py
 
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready

@@ -10,7 +10,9 @@ __version__ = '1.0.0a1'
 __version_info__ = (1, 0, 0)
 
 _HOME = {
-    'algorithms': ['BPTT', 'D_RTRL', 'ES_D_RTRL', 'HybridDimVjpAlgorithm', 'IODimVjpAlgorithm', 'ParamDimVjpAlgorithm', 'RTRL', 'pp_prop'],
+    'algorithms': ['BPTT', 'DNI', 'D_RTRL', 'EProp', 'ES_D_RTRL', 'ETraceVjpAlgorithm', 'HybridDimVjpAlgorithm', 'IODimVjpAlgorithm', 'KFRTRL', 'LowRankRTRL',
+                   'OSTLFeedforward', 'OSTLRecurrent', 'OTTT', 'ParamDimVjpAlgorithm', 'RFLO', 'RTRL', 'RandomProjectionVjpAlgorithm', 'SnAp', 'ThreeFactor',
+                   'UORO', 'pp_prop'],
     'comparison': ['Comparison', 'compare'],
     'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
                  'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
@@ -31,6 +33,9 @@ _HOME = {
     'ops.marker': ['marked', 'untraced'],
     'ops.register': ['ETPPrimitive', 'register_primitive'],
     'report': ['CompilationReport'],
+    'filters': ['FixedRandomFeedback', 'GradExpon', 'KappaFilter'],
+    'rules.config': ['ETraceConfig'],
+    'synthetic': ['SyntheticGradient', 'train_synthetic_gradient'],
     'run.data': ['MultiStepData', 'SingleStepData'],
     'run.pure': ['PureLearner'],
 }

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .entry import compile
+from .frontends.functional import paths
 from .report import _bytes
 from .rules.registry import BY_NAME, find_rule
 from .run.executor import memory_of
@@ -42,7 +43,8 @@ class Comparison:
 
     def table(self) -> str:
         """The rows as text; a rule that cannot be used stands below with its reason."""
-        head = ['rule', *[f'{what}, window {w}' for w in self.windows for what in ('cosine', 'error')], *[f'us/step, window {w}' for w in self.windows], 'traces']
+        head = ['rule', *[f'{what}, window {w}' for w in self.windows for what in ('cosine', 'error')],
+                *[f'us/step, window {w}' for w in self.windows], 'traces']
         done = [r for r in self.rows if not r.note]
         body = [[r.rule, *[f'{v:.{n}}' for w in self.windows for v, n in ((r.cosine[w], '4f'), (r.error[w], '1e'))],
                  *[f'{r.seconds[w] * 1e6:.3g}' for w in self.windows], _bytes(r.trace_bytes or 0)] for r in done]
@@ -54,21 +56,24 @@ class Comparison:
         return f'Comparison({", ".join(r.rule for r in self.rows)})'
 
     def plot(self, path: Any = None) -> Any:
-        """Error against time per step, a point for each rule and window: a matplotlib figure, written to `path` if given."""
+        """Error, time per step and traces of each rule, the most exact on top: a matplotlib figure, written to `path` if given."""
         from .draw import new_figure
-        figure = new_figure(7, 4.5)
-        axes = figure.add_subplot()
-        done = [r for r in self.rows if not r.note]
+        done = sorted((r for r in self.rows if not r.note), key=lambda r: -r.error[self.windows[0]])
+        figure = new_figure(10, 1.6 + .3 * len(done))
+        panels = figure.subplots(1, 3, sharey=True)
+        at, thick = np.arange(len(done)), .8 / len(self.windows)
         for k, w in enumerate(self.windows):
-            points = [(r.seconds[w] * 1e6, max(r.error[w], 1e-8)) for r in done]
-            axes.scatter(*zip(*points, strict=True) if points else ((), ()), marker='os^Dv'[k % 5], label=f'window {w}', alpha=.8)
-        for r in done:
-            w = self.windows[0]
-            axes.annotate(r.rule, (r.seconds[w] * 1e6, max(r.error[w], 1e-8)), textcoords='offset points', xytext=(6, 4), fontsize=9)
-        axes.set(xscale='log', yscale='log', xlabel='microseconds per step', ylabel='relative error of the gradient, against BPTT')
-        axes.legend()
-        axes.grid(alpha=.3)
-        figure.tight_layout()
+            y = at + .4 - thick * (k + .5)
+            panels[0].plot([max(r.error[w], 1e-16) for r in done], y, 'os^Dv'[k % 5], label=f'window {w}')
+            panels[1].barh(y, [r.seconds[w] * 1e6 for r in done], thick)
+        panels[2].barh(at, [r.trace_bytes or 0 for r in done], .6, color='grey')
+        for axes, told in zip(panels, ('relative error of the gradient', 'microseconds per step', 'bytes of traces'), strict=True):
+            axes.set_xlabel(told)
+            axes.grid(alpha=.3)
+        panels[0].set(xscale='log', yticks=at, yticklabels=[r.rule for r in done])
+        panels[2].set_xscale('symlog')
+        figure.legend(loc='upper center', ncols=len(self.windows), frameon=False)
+        figure.tight_layout(rect=(0, 0, 1, .94))
         if path is not None:
             figure.savefig(path, dpi=150)
         return figure
@@ -76,7 +81,8 @@ class Comparison:
 
 def compare(model: Any, *example_inputs: Any, rules: Iterable[str] | Mapping[str, tuple[str, Mapping]] | None = None, loss: Callable | None = None,
             sequences: Sequence[Any] | None = None, windows: Sequence[int] = (1, 16), length: int = 64, batch_size: int | None = None,
-            options: Mapping[str, Mapping] | None = None, limit: int = BUDGET, repeats: int = 3, seed: int = 0, progress: Callable | None = None) -> Comparison:
+            options: Mapping[str, Mapping] | None = None, only: Callable[[tuple], bool] = lambda path: True, limit: int = BUDGET, repeats: int = 3,
+            seed: int = 0, progress: Callable | None = None) -> Comparison:
     """Which rule for this model: gradients against BPTT over a sequence, time per step and memory, for each rule.
 
     Args:
@@ -88,6 +94,7 @@ def compare(model: Any, *example_inputs: Any, rules: Iterable[str] | Mapping[str
         length: steps of the default sequences.
         batch_size: initialise a module's states for a batch; they are left alone if there are any and this is not given.
         options: of the rules, by rule name.
+        only: which parameters' gradients to compare, by path; read-outs are exact with every rule.
         limit: bytes of traces beyond which a rule is left out.
         repeats: runs of which the fastest counts.
         seed: of the default sequences.
@@ -108,7 +115,8 @@ def compare(model: Any, *example_inputs: Any, rules: Iterable[str] | Mapping[str
         oracle = ready(model, 'bptt', *example_inputs, batch_size=batch_size)
         trial = (_Module if _is_module(model) else _Function)(model, example_inputs)
         data = _complete(trial.inputs, oracle, loss, sequences, length, seed)
-        true = _flat(trial.grad(oracle, data, 'auto'))
+        measure = lambda learner, window: _flat(trial.grad(learner, data, window), only)
+        true = measure(oracle, 'auto')
         if not np.isfinite(true).all() or not true.any():
             raise ValueError('`compare`: the BPTT gradient is ' + ('zero' if not true.any() else 'not finite') + ' over this sequence, so there is nothing to '
                              'compare with. Pass `sequences` and `loss` that make the model work.')
@@ -119,10 +127,10 @@ def compare(model: Any, *example_inputs: Any, rules: Iterable[str] | Mapping[str
             rule = find_rule(name)
             given = {**{k: v for k, v in DEFAULTS.items() if k in rule.options}, **(options or {}).get(rule.name, {}), **own}
             try:
-                rows.append(_row(label, rule.name, given, trial, oracle, data, true, windows, limit, repeats))
+                rows.append(_row(label, rule.name, given, trial, oracle, data, measure, true, windows, limit, repeats))
             except Exception as error:  # a rule may refuse a model in any way: that is its row
                 told = str(error).split('\n')[0]
-                rows.append(Row(label, note=told if isinstance(error, TypeError | ValueError | NotImplementedError) else f'{type(error).__name__}: {told}'))
+                rows.append(Row(label, note=told if isinstance(error, TypeError | ValueError | RuntimeError) else f'{type(error).__name__}: {told}'))
         trial.restore()
     return Comparison(rows, windows)
 
@@ -144,7 +152,8 @@ def _is_module(model: Any) -> bool:
     return brainstate is not None and isinstance(model, brainstate.nn.Module)
 
 
-def _row(label: str, name: str, options: dict, trial: Any, oracle: Any, data: Any, true: np.ndarray, windows: Sequence[int], limit: int, repeats: int) -> Row:
+def _row(label: str, name: str, options: dict, trial: Any, oracle: Any, data: Any, measure: Callable, true: np.ndarray,
+         windows: Sequence[int], limit: int, repeats: int) -> Row:
     rule, single_step = resolve(name, None, options)
     size = memory_of(executor_of(oracle.graph, rule, single_step, options, None), BUDGET)['trace_bytes']
     if size > limit:
@@ -152,7 +161,7 @@ def _row(label: str, name: str, options: dict, trial: Any, oracle: Any, data: An
     learner = trial.learner(name, options)
     row = Row(label, {}, {}, {}, size)
     for w in windows:
-        found = _flat(trial.grad(learner, data, w))
+        found = measure(learner, w)
         row.cosine[w] = float(found @ true / max(np.linalg.norm(found) * np.linalg.norm(true), 1e-300))
         row.error[w] = float(np.linalg.norm(found - true) / np.linalg.norm(true))
         row.seconds[w] = min(_timed(lambda w=w: trial.grad(learner, data, w)) for _ in range(repeats)) / data.length
@@ -165,10 +174,13 @@ def _timed(f: Callable) -> float:
     return time.perf_counter() - start
 
 
-def _flat(grads: Any) -> np.ndarray:
-    parts = [np.asarray(a).ravel() for a in jax.tree.leaves(grads) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    flat = np.concatenate([p for a in parts for p in ((a.real, a.imag) if np.iscomplexobj(a) else (a,))])
-    return flat.astype(np.float64)
+def _flat(grads: Any, only: Callable[[tuple], bool]) -> np.ndarray:
+    """The chosen gradients as one vector of real numbers."""
+    parts = [np.asarray(a).ravel() for leaf, a in zip(paths(grads, 'params'), jax.tree.leaves(grads), strict=True)
+             if jnp.issubdtype(a.dtype, jnp.inexact) and only(sum((p if isinstance(p, tuple) else (p,) for p in leaf.path), ()))]
+    if not parts:
+        raise ValueError('`only` leaves no parameter to compare.')
+    return np.concatenate([p for a in parts for p in ((a.real, a.imag) if np.iscomplexobj(a) else (a,))]).astype(np.float64)
 
 
 class _Data(NamedTuple):

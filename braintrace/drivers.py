@@ -29,10 +29,11 @@ class SequenceDriverMixin:
     _give: Callable
     _build: Callable
     _shapes: Callable
+    _extra: Callable
 
     def etrace_grad(self, *sequences: Any, step_fn: Callable, mask: Any = None, chunk_size: int | None = None, weights: Mapping | None = None,
                     reduction: str = 'mean', loss_output: str = 'per_step', has_aux: bool = False, return_value: bool = False, window: Any = 'auto',
-                    fresh: bool = False, progress: bool = False) -> Any:
+                    fresh: bool = False, progress: bool = False, modulator: Any = None) -> Any:
         """Online gradient of a loss over a sequence.
 
         Args:
@@ -48,6 +49,7 @@ class SequenceDriverMixin:
             window: steps in a block, or 'auto'. With single-step credit the result does not depend on it.
             fresh: the sequence stands alone: it starts from zero traces and leaves none behind.
             progress: show a progress bar.
+            modulator: for the rules that take one: a number, an array with time as first axis, or one of these for each group by number.
 
         Returns:
             `grads`, `(grads, losses)`, `(grads, aux)` or `(grads, losses, aux)`.
@@ -65,28 +67,28 @@ class SequenceDriverMixin:
         if chunk_size is not None and not (chunk_size == 1 and not isinstance(chunk_size, bool)):
             grads, losses, aux = self._by_chunks(sequences, length, step_fn, mask, chunk_size, weights, reduction, has_aux)
         else:
-            grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress)
+            grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress, modulator)
         weight, full = weigh(mask, losses.shape, losses.dtype, reduction)
         value = losses if loss_output == 'per_step' else losses * full if loss_output == 'masked' else (losses * weight).sum()
         found = (grads, *([value] if return_value else []), *([aux] if has_aux else []))
         return found if len(found) > 1 else grads
 
-    def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress):
+    def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress, modulator):
         settings, moving = frontend.surroundings()
         info, executor, tree = self._driver(step_fn, settings, (moving, *jax.tree.map(lambda a: a[0], sequences)), has_aux)
         loss = executor.program.step.outs[0]
         params, carried = self._take(info, executor)
         steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
 
-        def run(params, carried, inputs, mask):
+        def run(params, carried, inputs, mask, extra):
             weight, _ = weigh(mask, (length, *loss.aval.shape), loss.aval.dtype, reduction)
-            return executor.grad(params, carried, inputs, [weight], length, steps, fresh, progress)
+            return executor.grad(params, carried, inputs, [weight], length, steps, fresh, progress, extra)
 
         key = executor, length, steps, reduction, fresh, progress
         if key not in self._own.jitted:
             self._own.jitted[key] = jax.jit(run)
-        inputs = _over_time(moving, sequences, length)
-        grads, outs, after = self._own.jitted[key](params, carried, inputs, mask)
+        inputs, extra = _over_time(moving, sequences, length), self._extra(modulator, length, steps)
+        grads, outs, after = self._own.jitted[key](params, carried, inputs, mask, extra)
         self._give(info, after, traces=not fresh)
         return self._by_weight(info, grads, weights), outs[0], tree.unflatten(outs)[1] if has_aux else None
 
@@ -150,6 +152,41 @@ class SequenceDriverMixin:
         if jnp.shape(losses) != (chunk,):
             raise ValueError(f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape ({chunk},), got {jnp.shape(losses)}.')
         return losses, aux
+
+    def etrace_learn(self, *sequences: Any, step_fn: Callable, update: Callable, schedule: str | None = None, window_size: int | None = None,
+                     **options: Any) -> Any:
+        """Learn while the sequence goes by: a gradient, and `update(grads)` on the weights, in each step, each window, or once at the end.
+
+        Args:
+            sequences, step_fn, options: as in `etrace_grad`.
+            update: writes the weights, for instance `optimizer.update`.
+            schedule: 'per_step', 'window' or 'sequence_end'; by default that of the learner's configuration, or 'per_step'.
+            window_size: the steps between two updates for 'window'.
+
+        Returns:
+            The loss of each step.
+        """
+        config = self.config  # type: ignore[attr-defined]
+        schedule = schedule or (config.update_schedule if config is not None else 'per_step')
+        if schedule not in ('per_step', 'window', 'sequence_end'):
+            raise ValueError(f"`schedule` must be 'per_step', 'window' or 'sequence_end', got {schedule!r}.")
+        length = sequence_length(sequences)
+        size: Any = window_size or (config.window_size if config is not None else None)
+        if schedule == 'window' and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
+            raise ValueError(f"`window_size` must be the number of steps between two updates for schedule='window', got {size!r}.")
+        steps: int = 1 if schedule == 'per_step' else length if schedule == 'sequence_end' else min(size, length)
+
+        def one(*slices):
+            grads, losses = self.etrace_grad(*slices, step_fn=step_fn, return_value=True, **options)
+            update(grads)
+            return losses
+
+        whole = length // steps
+        cut = [jax.tree.map(lambda a: jnp.reshape(a[:whole * steps], (whole, steps, *jnp.shape(a)[1:])), s) for s in sequences]
+        losses = brainstate.transform.for_loop(one, *cut)
+        losses = losses.reshape(whole * steps, *losses.shape[2:])
+        rest = [jax.tree.map(lambda a: a[whole * steps:], s) for s in sequences]
+        return losses if whole * steps == length else jnp.concatenate([losses, one(*rest)])
 
     def etrace_evolve(self, *sequences: Any, step_fn: Callable | None = None, chunk_size: int | None = None, return_outputs: bool = False,
                       window: Any = 'auto') -> Any:

@@ -15,10 +15,12 @@ from .graph.canonical import ControlFlowPolicy
 from .graph.diagnostics import Diagnostics, emit
 from .graph.etrace_graph import ETraceGraph, assemble, prepare
 from .report import CompilationReport
-from .rules.registry import Rule
+from .rules.config import ETraceConfig
+from .rules.registry import Rule, of_config
+from .rules.signals import Extra
 from .run.data import MultiStepData, SingleStepData, first_step
 from .run.executor import Carried, Executor, memory_of
-from .run.settings import BUDGET, executor_of, resolve, sequence_length
+from .run.settings import BUDGET, executor_of, per_step, resolve, sequence_length
 
 brainstate: Any = frontend.brainstate
 
@@ -69,16 +71,24 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         control_flow: what to do with control flow inside a step.
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's path.
         memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        config: the rule as an `ETraceConfig` instead of the class's own.
         options: of the rule.
     """
     rule: Rule
+    modulator: Any = None
 
     def __init__(self, model: Any, name: str | None = None, vjp_method: str | None = None, control_flow: ControlFlowPolicy | None = None, trace: Any = 'all',
-                 memory_budget: int = BUDGET, **options: Any):
+                 memory_budget: int = BUDGET, config: ETraceConfig | None = None, **options: Any):
         super().__init__(name=name)
         if not isinstance(model, brainstate.nn.Module):
             raise TypeError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
-        _, self._single_step = resolve(self.rule, vjp_method, options)
+        if config is not None:
+            if not isinstance(config, ETraceConfig):
+                raise TypeError(f'`config` must be an ETraceConfig, got {type(config).__name__}.')
+            self.rule = of_config(config)
+            options = {k: v for k, v in options.items() if k in self.rule.options}
+        self.config = config
+        self.rule, self._single_step = resolve(self.rule, vjp_method, options)
         self.model4compile = model
         self._step_of: Callable = lambda *a: model(*a)
         self._memory = EligibilityTrace({'steps': jnp.zeros((), jnp.int32), 'traces': {}})
@@ -234,8 +244,12 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     # ---- one call ----
 
-    def update(self, *args: Any) -> Any:
-        """One step, or a window of steps given as `MultiStepData`."""
+    def _extra(self, modulator: Any, length: int, window: int) -> Extra:
+        """What the signal takes from outside, for so many steps in windows of so many."""
+        return Extra(None, per_step(self.modulator if modulator is None else modulator, length))
+
+    def update(self, *args: Any, modulator: Any = None) -> Any:
+        """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules that take one."""
         if self._own.calls is not None:
             return self._in_the_open(args)
         self._ready()
@@ -249,8 +263,9 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         inputs = [leaf for x in args for leaf in self._over_steps(x, length)]
         params, carried = self._take(info, executor)
         if length not in self._own.jitted:
-            self._own.jitted[length] = jax.jit(lambda p, c, x: executor.call(p, c, x, length))
-        outs, carried = self._own.jitted[length](params, carried, inputs)
+            self._own.jitted[length] = jax.jit(lambda p, c, x, e: executor.call(p, c, x, length, e))
+        extra = self._extra(modulator if several or modulator is None else jax.tree.map(lambda m: jnp.asarray(m)[None], modulator), length, length)
+        outs, carried = self._own.jitted[length](params, carried, inputs, extra)
         self._give(info, carried)
         return info.out_tree.unflatten(outs if several else [a[0] for a in outs])
 

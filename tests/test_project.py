@@ -10,9 +10,11 @@ import pytest
 import braintrace
 
 ROOT = pathlib.Path(braintrace.__file__).parent
-ROOMS = ('_jax errors step ops graph report frontends rules run compiler drivers learner algorithms draw nn legacy entry comparison demo cli __init__').split()
+ROOMS = ('_jax errors step ops graph report frontends rules run compiler drivers learner algorithms synthetic filters draw nn legacy entry '
+         'comparison demo cli __init__').split()
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'matplotlib', 'flax', 'equinox')
-KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'drivers.py', 'learner.py', 'algorithms.py', 'nn/', 'legacy.py', 'ops/functions.py')
+KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'drivers.py', 'learner.py', 'algorithms.py', 'nn/', 'legacy.py', 'ops/functions.py', 'synthetic.py',
+                     'filters.py')
 
 
 def imports(file):

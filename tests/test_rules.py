@@ -310,3 +310,17 @@ def test_random_feedback_goes_through_its_own_weights():
         same(run(equal), true)
     square = online('gru', 'eprop', 3, 4, feedback='square', random_feedback_key=0)
     same(square, online('gru', 'eprop', 3, 1, feedback='square', random_feedback_key=0))
+
+
+def test_uoro_step_by_step_is_unbiased_too():
+    """The mean of many streams comes close to the exact gradient; the same-step part is exact in each of them."""
+    cell, params, start = CELLS['rnn']
+    xs, ys = DATA[1]
+    learner = braintrace.compile(step_of(cell), 'uoro', params, start(1), xs[0], vjp_method='single-step')
+    carry = learner.init(params, start(1))
+    keys = jax.vmap(jax.random.key_data)(jax.random.split(jax.random.key(0), 4000))
+    one = lambda k: learner.grad(lambda out, y: loss(out, y).mean(), params, carry._replace(traces={**carry.traces, 'key': k}), xs, ys)[0][0]
+    found, true = jax.vmap(one)(keys), textbook('rnn', 1, exact)
+    same(found['o'][0], true['o'])
+    for k in 'WRb':
+        assert np.abs(found[k].mean(0) - true[k]).max() < 6 * found[k].std(0).max() / np.sqrt(len(keys))

@@ -1,6 +1,6 @@
 """Fans, the inverse of index maps: for each element of a seed the one element of a value that it goes into, -1 for none, both by flat position.
 
-Where elements are added up, a value depends on many elements of a seed and no few maps can say on which; but if each of these goes into one sum only, a fan can.
+Where elements are added up, a value depends on many elements of a seed and no few maps can say on which; but if each goes into one sum only, a fan can.
 """
 
 from __future__ import annotations

@@ -55,6 +55,7 @@ NOTHING = Dep()
 Outs = list[Dep]  # one for each output of an equation
 Answer = list[Outs | None]  # one for each operand; None: cut
 Sizes = Mapping[int, int]  # of the seeds that may have a fan
+NO_FANS: Sizes = {}
 
 
 def union(deps: Iterable[Dep]) -> Dep:
@@ -65,7 +66,7 @@ def union(deps: Iterable[Dep]) -> Dep:
     return total
 
 
-def join(a: Dep, b: Dep, sizes: Sizes = {}) -> tuple[Dep, bool]:
+def join(a: Dep, b: Dep, sizes: Sizes = NO_FANS) -> tuple[Dep, bool]:
     """Both dependences, and whether some of b's found no room in the maps (and so counts as mixed). `sizes`: the seeds that may have a fan."""
     if not a or not b:
         return a if a else b, False
@@ -246,7 +247,7 @@ def _as_fans(d: Dep, sizes: Sizes, keep: Callable[[Dep], bool] = lambda d: False
     return Dep({s: ms for s, ms in d.maps.items() if s not in fans}, d.mixed, d.fans | fans)
 
 
-def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[str] = frozenset(), sizes: Sizes = {}
+def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[str] = frozenset(), sizes: Sizes = NO_FANS
               ) -> tuple[Outs, frozenset[int]]:
     """The dependences of an equation's outputs, and the operands whose maps are cut by it. `sizes` has the seeds that may have a fan."""
     name = eqn.primitive.name

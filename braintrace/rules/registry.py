@@ -166,9 +166,9 @@ def of_config(config: ETraceConfig) -> Rule:
     leak = not c.is_factorized and c.temporal_recursion != 'jacobian' or c.is_factorized and c.recursion_f == 'scalar_leak'
     scope = 'leak' if leak else 'coupled' if c.recurrence_scope == 'coupled' and c.trace_factorization == 'per_param' else 'block' if (
         c.recurrence_scope == 'coupled' and c.is_factorized) else 'filtered' if c.trace_filter == 'kappa' else 'diagonal'
-    multi = c.trace_factorization == 'random_projection' or c.learning_signal == 'bootstrapped'
+    multi = c.trace_factorization == 'random_projection' and c.learning_signal == 'symmetric' or c.learning_signal == 'bootstrapped'
     options = {'trace_dtype': None, 'random_feedback_key': None, 'projection_key': 42, 'projection_eps': 1e-12, 'guess': None}
-    return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.trace_factorization == 'random_projection',
+    return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.learning_signal == 'bootstrapped',
                 traces=c.trace_factorization != 'random_projection', signal=signal, scope=lambda **_: scope)
 
 
@@ -189,7 +189,7 @@ BY_NAME = {r.name: r for r in (
     Rule('three_factor', _position_wise, 'single-step', _STORED, signal=lambda layout, **_: Modulator(layout)),
     Rule('snap', _snap, 'single-step', {'n': 2}, traces=False),
     Rule('uoro', lambda layout, projection_key, projection_eps: RankOne(layout, projection_key, projection_eps), 'multi-step',
-         {'projection_key': 42, 'projection_eps': 1e-12}, traces=False, multi_only=True),
+         {'projection_key': 42, 'projection_eps': 1e-12}, traces=False),
     Rule('kf_rtrl', lambda layout, projection_key, projection_eps: Kronecker(layout, projection_key, projection_eps), 'multi-step',
          {'projection_key': 42, 'projection_eps': 1e-12}, traces=False, multi_only=True),
     Rule('low_rank', lambda layout, rank: LowRank(layout, _count('rank', rank)), 'multi-step', {'rank': REQUIRED}, traces=False, multi_only=True),

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import is_float
-from ..ops.axes import spread, spread_gradient
+from ..ops.axes import gradient, spread, spread_gradient
 from .carrier import Contribution, Credit, Entry, Traces
 from .full import Exactly, Pulls
 from .slots import Layout
@@ -77,8 +77,23 @@ class RankOne(Exactly):
         new |= {name: (a / r0 + b / r1).astype(a.dtype) for name, a, b in zip(theta, old, M, strict=True)}
         return {**new, 'key': jax.random.key_data(key)}
 
-    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
-        raise NotImplementedError("UORO takes its credit inside windows: use vjp_method='multi-step'.")
+    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool) -> tuple[Contribution, Traces | None]:
+        """Step by step: `dw_t = same-step gradient + (s_t . Phi s) th`."""
+        s, theta = self._names()
+        signal = self.kept(credit.signals(together=True))
+
+        def turn(carry, k):
+            traces, total = carry
+            w = window.step(k)
+            h, _ = w.push([traces[name] for name in s[:self.hidden]], [traces[name] for name in s[self.hidden:]])
+            size = sum(jnp.vdot(jax.lax.dynamic_index_in_dim(c, k, keepdims=False), a) for c, a in zip(signal, h, strict=True))
+            return (self.advance(traces, w), [t + size * traces[name] for t, name in zip(total, theta, strict=True)]), None
+
+        old = self.init() if traces is None else traces
+        (new, total), _ = jax.lax.scan(turn, (old, [jnp.zeros_like(old[name]) for name in theta]), jnp.arange(window.length))
+        same = {r: gradient(x.op, window.operands[r], credit.y[r]) for r, x in enumerate(self.layout.relations)}
+        found = dict(zip(self._params, total, strict=True))
+        return Contribution(same, [found.get(i) for i in range(len(self.layout.graph.step.params))]), new if keep else None
 
 
 @dataclass(frozen=True, eq=False)

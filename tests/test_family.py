@@ -1,0 +1,217 @@
+"""The rules as learners of brainstate models: names, configurations, feedback, modulators, guesses, and e-prop to the digit."""
+
+import itertools
+
+import brainstate
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import braintrace
+
+pytestmark = pytest.mark.filterwarnings('ignore:.*in-window gradient')
+T, D, H, C = 6, 3, 4, 2
+rng = np.random.RandomState(0)
+X, Y = jnp.asarray(rng.randn(T, 2, D)), jnp.asarray(rng.randn(T, 2, C))
+
+
+class Net(brainstate.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.out = braintrace.nn.GRUCell(D, H), brainstate.nn.Linear(H, C)
+
+    def update(self, x):
+        return self.out(self.cell(x))
+
+
+def learner_of(rule, **options):
+    with brainstate.random.seed_context(1):
+        model = Net()
+    return braintrace.compile(model, rule, X[0], batch_size=2, **options)
+
+
+def grads_of(learner, window=3, **options):
+    return learner.etrace_grad(X, Y, step_fn=lambda x, y: jnp.mean((learner(x) - y) ** 2), window=window, **options)
+
+
+def same(a, b, tolerance=1e-10):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, atol=tolerance)
+
+
+CLASSES = {
+    'EProp': dict(kappa_filter_decay=.5), 'OSTLRecurrent': {}, 'OSTLFeedforward': {}, 'RFLO': dict(decay=.5), 'OTTT': dict(decay=.5), 'SnAp': dict(n=1),
+    'UORO': {}, 'KFRTRL': {}, 'LowRankRTRL': dict(rank=2), 'ThreeFactor': dict(modulator=.5), 'D_RTRL': {}, 'pp_prop': dict(decay_or_rank=.9),
+    'RTRL': {}, 'BPTT': {}, 'HybridDimVjpAlgorithm': dict(decay_or_rank=.9),
+}
+
+
+@pytest.mark.parametrize('name', CLASSES)
+def test_a_loop_of_calls_gives_the_sum_that_the_driver_gives(name):
+    learner = learner_of(getattr(braintrace, name), **CLASSES[name])
+    whole = grads_of(learner, window=1, reduction='sum')
+    assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(whole))
+    other = learner_of(getattr(braintrace, name), **CLASSES[name])
+    one = lambda x, y: brainstate.transform.grad(lambda: jnp.mean((other(x) - y) ** 2), other.param_states)()
+    same(jax.tree.map(lambda g: g.sum(0), brainstate.transform.for_loop(one, X, Y)), whole)
+
+
+def test_every_rule_has_a_class_and_a_row():
+    from braintrace.algorithms import _CLASSES
+    from braintrace.rules.registry import BY_NAME
+    assert _CLASSES.keys() == BY_NAME.keys()
+    assert {c.__name__ for c in _CLASSES.values()} == CLASSES.keys() | {'DNI'}
+
+
+def legal():
+    sides = dict(per_param=['jacobian', 'scalar_leak', 'none'], io_factorized=['jacobian', 'scalar_leak', 'none'], random_projection=['jacobian'])
+    for form, scope, signal, low in itertools.product(sides, ['diagonal', 'coupled', 'sparse_n'], ['symmetric', 'random_feedback', 'modulatory'],
+                                                      ['none', 'kappa']):
+        for recursion in sides[form]:
+            given = dict(decay=.5) if recursion == 'scalar_leak' or form == 'io_factorized' and recursion == 'jacobian' else {}
+            given |= dict(kappa=.5) if low == 'kappa' else {}
+            given |= dict(sparse_n=2) if scope == 'sparse_n' else {}
+            try:
+                yield braintrace.ETraceConfig(form, recursion, scope, signal, low, **given)
+            except ValueError:
+                continue
+
+
+CONFIGS = list(dict.fromkeys(legal()))
+
+
+@pytest.mark.parametrize('k', range(0, len(CONFIGS), 3))
+def test_legal_configurations_compile_and_run(k):
+    for config in CONFIGS[k:k + 3]:
+        key = dict(random_feedback_key=0) if config.learning_signal == 'random_feedback' else {}
+        learner = learner_of(config, **key)
+        learner.modulator = .5 if config.learning_signal == 'modulatory' else None
+        grads = grads_of(learner)
+        assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads)) and np.abs(grads['cell', 'Wh', 'weight']['weight']).max() > 0, config
+
+
+def test_configurations_mean_the_rules_they_describe():
+    Config = braintrace.ETraceConfig
+    pairs = [(Config(), 'd_rtrl', {}), (Config('io_factorized', decay=.9), 'pp_prop', dict(decay_or_rank=.9)), (Config(recurrence_scope='coupled'), 'ostl_recurrent', {}),
+             (Config(temporal_recursion='scalar_leak', decay=.5), 'rflo', dict(decay=.5)), (Config(recurrence_scope='sparse_n', sparse_n=2), 'snap', dict(n=2)),
+             (Config(trace_filter='kappa', kappa=.5), 'eprop', dict(kappa_filter_decay=.5)),
+             (Config('io_factorized', ('scalar_leak', 'none'), decay=(.5, 0.)), 'ottt', dict(decay=.5))]
+    for config, rule, options in pairs:
+        same(grads_of(learner_of(config)), grads_of(learner_of(rule, **options)))
+
+
+def test_configurations_have_one_form_and_refuse_nonsense():
+    Config = braintrace.ETraceConfig
+    assert Config(temporal_recursion='scalar_leak', decay=0) == Config(temporal_recursion='none')
+    assert Config(recurrence_scope='sparse_n', sparse_n=1) == Config(recurrence_scope='coupled')
+    assert Config(trace_filter='kappa', kappa=0.) == Config()
+    assert Config('io_factorized', decay=.9).recursion_f == 'jacobian' and Config('io_factorized', decay=(.9, 0.)).recursion_f == 'none'
+    assert 'kappa=0.5' in Config(trace_filter='kappa', kappa=.5).describe()
+    bad = [dict(trace_factorization='io_factorized'), dict(kappa=.5), dict(trace_filter='kappa'), dict(decay=.5), dict(sparse_n=2), dict(trace_factorization='x'),
+           dict(trace_factorization='random_projection'), dict(temporal_recursion=('none', 'none')), dict(trace_filter='kappa', kappa=1.5),
+           dict(trace_factorization='io_factorized', temporal_recursion=('jacobian', 'jacobian'), decay=.5), dict(update_schedule='window')]
+    for options in bad:
+        with pytest.raises(ValueError):
+            Config(**options)
+    for options in (dict(recurrence_scope='sparse_n', sparse_n=True), dict(trace_filter='kappa', kappa='x')):
+        with pytest.raises(TypeError):
+            Config(**options)
+    with pytest.raises(AttributeError):
+        Config().decay_x  # noqa: B018
+    with pytest.raises(ValueError, match='per_param'):
+        braintrace.ParamDimVjpAlgorithm(Net(), config=Config('io_factorized', decay=.5))
+
+
+def test_a_modulator_may_change_under_jit():
+    learner = learner_of('three_factor')
+
+    @brainstate.transform.jit
+    def step(x, m):
+        return brainstate.transform.grad(lambda: learner(x, modulator=m).sum(), learner.param_states)()
+    a = step(X[0], 1.)['cell', 'Wh', 'weight']['weight']
+    learner.reset_state()
+    brainstate.nn.reset_all_states(learner.model4compile, batch_size=2)
+    np.testing.assert_allclose(step(X[0], 2.)['cell', 'Wh', 'weight']['weight'], 2 * a, atol=1e-12)
+    with pytest.raises(RuntimeError, match='modulator'):
+        brainstate.transform.grad(lambda: learner(X[0]).sum(), learner.param_states)()
+
+
+def test_updates_follow_the_schedule():
+    for config, count in ((braintrace.ETraceConfig(), T), (braintrace.ETraceConfig(update_schedule='window', window_size=4), 2),
+                          (braintrace.ETraceConfig(update_schedule='sequence_end'), 1)):
+        learner = learner_of(config)
+        done = brainstate.LongTermState(jnp.zeros((), jnp.int32))
+
+        def update(grads):
+            done.value += 1
+            for k, s in learner.param_states.items():
+                s.value = jax.tree.map(lambda w, g: w - .1 * g, s.value, grads[k])
+        before = jax.tree.leaves([s.value for s in learner.param_states.values()])
+        losses = learner.etrace_learn(X, Y, step_fn=lambda x, y: jnp.mean((learner(x) - y) ** 2), update=update)
+        assert losses.shape == (T,) and int(done.value) == count
+        assert all((a != b).any() for a, b in zip(before, jax.tree.leaves([s.value for s in learner.param_states.values()]), strict=True))
+
+
+def test_dni_guesses_for_weights_without_a_trace():
+    learner = learner_of('dni')
+    with pytest.raises(RuntimeError, match='synthesizer'):
+        grads_of(learner)
+    synth = braintrace.SyntheticGradient(learner.group_signal_shapes())
+    learner.attach_synthesizer(synth)
+    plain = grads_of(learner, window=2)
+    again = learner_of('d_rtrl', vjp_method='multi-step')
+    same(plain, grads_of(again, window=2))
+    errors = braintrace.train_synthetic_gradient(learner, X, chunk_size=2, lr=.05, epochs=8, batch_size=2)
+    assert errors[-1] < errors[0]
+    with pytest.raises(ValueError, match='windows of 2'):
+        grads_of(learner, window=3)
+    learner.reset_state()
+    brainstate.nn.reset_all_states(learner.model4compile, batch_size=2)
+    guessed = grads_of(learner, window=2)
+    same(guessed['out', 'weight'], plain['out', 'weight'])
+    assert not np.allclose(guessed['cell', 'Wr', 'weight']['weight'], plain['cell', 'Wr', 'weight']['weight'])
+
+
+# ---- an outside result: e-prop pattern generation, to the digit ----------------------------------------------------------------
+
+def test_eprop_pattern_generation():
+    """Five losses of a regression test that other implementations agree on to 1e-7."""
+    n, steps, alpha, threshold = 100, 1000, np.exp(-1 / 30), .03
+    random = np.random.RandomState(1)
+    W_in, W, W_out, B = (np.float64(np.float32(random.randn(*shape) / 10)) for shape in ((n, n), (n, n), (n, 1), (n, 1)))
+    x = np.float64(random.rand(steps, n) < .05)
+    x[0] = 0
+    amplitudes, phases = random.uniform(.5, 2, 4), random.uniform(0, 2 * np.pi, 4)
+    target = sum(a * np.sin(np.linspace(p, p + 2 * np.pi * (1000 // period), steps)) for a, p, period in zip(amplitudes, phases, (1000, 500, 333, 200), strict=True))
+    target = (target - target[0]) / np.abs(target - target[0]).max()
+    off = 1 - np.eye(n)
+
+    @jax.custom_jvp
+    def spike(v):
+        return (v >= threshold).astype(v.dtype)
+    spike.defjvp(lambda p, t: (spike(*p), t[0] * (.3 / threshold) * jnp.maximum(0, 1 - jnp.abs((p[0] - threshold) / threshold))))
+
+    def step(p, s, x):
+        z = jax.lax.stop_gradient(s['z'])
+        v = alpha * s['v'] + (1 - alpha) * (x @ p['W_in'] + s['z'] @ (p['W'] * off)) - threshold * z
+        z = spike(v)
+        y = alpha * s['y'] + (1 - alpha) * z @ p['W_out']
+        return {'v': v, 'z': z, 'y': y}, (y, z)
+
+    params, zero = dict(W_in=W_in, W=W * off, W_out=W_out), dict(v=jnp.zeros(n), z=jnp.zeros(n), y=jnp.zeros(1))
+    params = jax.tree.map(jnp.asarray, params)
+    eprop = braintrace.compile(step, 'eprop', params, zero, x[0], feedback='random', random_feedback_key=0, kappa_filter_decay=float(alpha))
+    rates = braintrace.compile(step, 'd_rtrl', params, zero, x[0])
+    losses = []
+    for _ in range(5):
+        carry = eprop.init(params, zero)
+        carry = carry._replace(traces={**carry.traces, 'feedback:W_out': jnp.asarray(B)})
+        (grads, loss), _ = eprop.grad(lambda out, t: .5 * ((out[0] - t) ** 2).sum(), params, carry, x, target, reduction='sum', window=100)
+        losses.append(float(loss.sum()))
+        z = rates.evolve(params, rates.init(params, zero), x, window=100)[0][1]
+        push = 300 * (z.mean(0) - .01) / steps
+        (more, _), _ = rates.grad(lambda out, m: (out[1] * m).sum(), params, rates.init(params, zero), x, jnp.broadcast_to(push, (steps, n)), reduction='sum',
+                                  window=100)
+        params = {k: w - 1e-4 * (grads[k] + (more[k] if k != 'W_out' else 0)) for k, w in params.items()}
+    np.testing.assert_allclose(losses, [101.964356999041, 103.466731126205, 103.340607074771, 103.680244037686, 104.412775748752], rtol=1e-9)
