@@ -49,10 +49,36 @@ class LSTM(brainstate.nn.Module):
         return self.h.value
 
 
+@jax.custom_jvp
+def spike(v):
+    return (v > 0).astype(v.dtype)
+
+
+spike.defjvp(lambda p, t: (spike(*p), t[0] * .3 * jnp.maximum(0, 1 - jnp.abs(p[0]))))
+
+
+class ALIF(brainstate.nn.Module):
+    """Recurrent leaky units with an adaptive threshold."""
+
+    def __init__(self, linear, n_in, n):
+        super().__init__()
+        self.n, self.W, self.R = n, linear(n_in, n), linear(n, n)
+
+    def init_state(self, batch_size=None, **kw):
+        self.v, self.a = (brainstate.HiddenState(jnp.zeros((batch_size, self.n))) for _ in range(2))
+
+    def update(self, x):
+        v, a = self.v.value, self.a.value
+        z = spike(v - a - .5)
+        self.a.value = .97 * a + .1 * z
+        self.v.value = .9 * v + .3 * (self.W(x) + self.R(z)) - .5 * jax.lax.stop_gradient(z)
+        return spike(self.v.value - self.a.value - .5)
+
+
 class Net(brainstate.nn.Module):
     def __init__(self, cell, linear, n_in, n, n_out=CLASSES):
         super().__init__()
-        self.cell, self.out = {'gru': GRU, 'lstm': LSTM}[cell](linear, n_in, n), linear(n, n_out)
+        self.cell, self.out = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF}[cell](linear, n_in, n), linear(n, n_out)
 
     def update(self, x):
         return self.out(self.cell(x))

@@ -47,6 +47,7 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
     Args:
         trace_dtype: the precision the traces are stored in.
         trace_limit: bytes that the trace of one weight may take; beyond, it gets its in-window gradient and a warning says so.
+        embedding_rows: of a larger table, a trace holds so many rows for each sample, the last that were read (exact until more are).
         scope: 'diagonal' leaves recurrent weights out of D, 'block' keeps the weight from each unit to itself, 'coupled' the unit's block of the Jacobian.
         fast_solve, chunked_trace, snap_max_jacobian_elements: accepted for old code; there is one way, and it is the fast one.
     """

@@ -167,7 +167,7 @@ li{margin:.3rem 0}'''
 
 def page(title: str, report: CompilationReport) -> str:
     """One HTML page that needs nothing else: the model drawn, a row for each parameter, memory and diagnostics."""
-    from .draw import draw
+    from .graph.picture import draw
     fates = [(leaf.name, v.aval.str_short(), report._fate(leaf, v)) for leaf, v in report._leaves()]
     rows = ''.join(f'<tr>{"".join(f"<td>{escape(c)}</td>" for c in row)}</tr>' for row in fates)
     memory = report.memory or {}

@@ -57,7 +57,7 @@ class Comparison:
 
     def plot(self, path: Any = None) -> Any:
         """Error, time per step and traces of each rule, the most exact on top: a matplotlib figure, written to `path` if given."""
-        from .draw import new_figure
+        from .graph.picture import new_figure
         done = sorted((r for r in self.rows if not r.note), key=lambda r: -r.error[self.windows[0]])
         figure = new_figure(10, 1.6 + .3 * len(done))
         panels = figure.subplots(1, 3, sharey=True)

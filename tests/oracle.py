@@ -10,6 +10,9 @@ from braintrace.graph.canonical import ControlFlowPolicy
 from braintrace.graph.diagnostics import DiagnosticKind, Diagnostics
 from braintrace.graph.etrace_graph import assemble, prepare
 from braintrace.ops.axes import gradient
+from braintrace.rules.slots import lay_out
+from braintrace.run.program import Program
+from braintrace.run.window import Window
 
 
 def check_step(fn, params, state, *inputs, policy=None):
@@ -107,6 +110,26 @@ def check_relations(graph, found, values, dp, params):
             crowded = graph.explain(kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, weight_path=found.step.params[q].path)
             if not crowded and not any(found.dep(v).mixed >> found.seed(u) & 1 for u in parts):
                 np.testing.assert_allclose(total[j][q], dp[j][q].reshape(v.aval.size, -1), atol=1e-10)
+
+
+def check_factors(graph, params, state, *inputs):
+    """What a window pulls back, D and df, are the diagonal of the transitions and the elements of the tails that the maps name."""
+    layout = lay_out(graph)
+    leaves, n = jax.tree.leaves((params, state, inputs)), len(graph.step.params)
+    values, m = all_values(graph.step, leaves), n + len(graph.step.hidden)
+    window = Window(Program(layout), leaves[:n], leaves[n:m], [], [a[None] for a in leaves[m:]], 1)
+    for s in layout.slots:
+        g, rows = graph.hidden_groups[s.group], layout.units[s.group].rows
+        order = [g.hidden_invars.index(row.old) for row in rows]
+        D = g.diagonal_jacobian([values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars])
+        np.testing.assert_allclose(window.transition(s.group)[0], np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)], atol=1e-11)
+        for f in s.feeds:
+            r, unit = layout.relations[f.relation], f.unit.ravel()
+            tail = r.y_to_hidden_group_jaxprs[r.hidden_groups.index(g)]
+            true = jax.jacrev(lambda y, t=tail: eval_jaxpr(t, [values[v] for v in t.constvars], y))(values[r.y])
+            for df, k in zip(window.slope(f.relation, s.group, f.unit)[0], order, strict=True):
+                df, named = df.ravel(), np.asarray(true[k]).reshape(-1, unit.size)[unit.clip(0), np.arange(unit.size)]
+                np.testing.assert_allclose(np.where(unit >= 0, df, 0), np.where(unit >= 0, named, 0), atol=1e-11)
 
 
 def stems_from(found, w, var):

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import saiunit as u
 
 import braintrace
 
@@ -93,7 +94,8 @@ def test_legal_configurations_compile_and_run(k):
 
 def test_configurations_mean_the_rules_they_describe():
     Config = braintrace.ETraceConfig
-    pairs = [(Config(), 'd_rtrl', {}), (Config('io_factorized', decay=.9), 'pp_prop', dict(decay_or_rank=.9)), (Config(recurrence_scope='coupled'), 'ostl_recurrent', {}),
+    pairs = [(Config(), 'd_rtrl', {}), (Config('io_factorized', decay=.9), 'pp_prop', dict(decay_or_rank=.9)),
+             (Config(recurrence_scope='coupled'), 'ostl_recurrent', {}),
              (Config(temporal_recursion='scalar_leak', decay=.5), 'rflo', dict(decay=.5)), (Config(recurrence_scope='sparse_n', sparse_n=2), 'snap', dict(n=2)),
              (Config(trace_filter='kappa', kappa=.5), 'eprop', dict(kappa_filter_decay=.5)),
              (Config('io_factorized', ('scalar_leak', 'none'), decay=(.5, 0.)), 'ottt', dict(decay=.5))]
@@ -108,7 +110,8 @@ def test_configurations_have_one_form_and_refuse_nonsense():
     assert Config(trace_filter='kappa', kappa=0.) == Config()
     assert Config('io_factorized', decay=.9).recursion_f == 'jacobian' and Config('io_factorized', decay=(.9, 0.)).recursion_f == 'none'
     assert 'kappa=0.5' in Config(trace_filter='kappa', kappa=.5).describe()
-    bad = [dict(trace_factorization='io_factorized'), dict(kappa=.5), dict(trace_filter='kappa'), dict(decay=.5), dict(sparse_n=2), dict(trace_factorization='x'),
+    bad = [dict(trace_factorization='io_factorized'), dict(kappa=.5), dict(trace_filter='kappa'), dict(decay=.5), dict(sparse_n=2),
+           dict(trace_factorization='x'),
            dict(trace_factorization='random_projection'), dict(temporal_recursion=('none', 'none')), dict(trace_filter='kappa', kappa=1.5),
            dict(trace_factorization='io_factorized', temporal_recursion=('jacobian', 'jacobian'), decay=.5), dict(update_schedule='window')]
     for options in bad:
@@ -173,6 +176,38 @@ def test_dni_guesses_for_weights_without_a_trace():
     assert not np.allclose(guessed['cell', 'Wr', 'weight']['weight'], plain['cell', 'Wr', 'weight']['weight'])
 
 
+def test_an_executor_gives_the_factors_of_a_step():
+    with brainstate.random.seed_context(1):
+        model = brainstate.nn.init_all_states(Net(), batch_size=2)
+    executor = braintrace.ETraceVjpGraphExecutor(model)
+    with pytest.raises(ValueError, match='compile_graph'):
+        executor.graph  # noqa: B018
+    executor.compile_graph(X[0])
+    out, hidden, other, (xs, dfs), [jacobian], rest = executor.solve_h2w_h2h_jacobian(X[0])
+    assert executor.is_single_step_vjp and not other and rest is None and jacobian.shape == (2, H, 1, 1)
+    z = jax.nn.sigmoid(model.cell.Wz(jnp.concatenate([X[0], jnp.zeros((2, H))], -1)))
+    np.testing.assert_allclose(jacobian[..., 0, 0], 1 - z, atol=1e-12)
+    np.testing.assert_allclose(model(X[0]), out, atol=1e-12)
+    assert all(a.shape[-1] == 1 and np.abs(a).max() > 0 for a in dfs.values()) and xs['0:cell.Wz.weight.weight'].shape == (2, D + H)
+
+
+def test_filters():
+    low = braintrace.KappaFilter(jnp.zeros(3), .5)
+    np.testing.assert_allclose(low.update(jnp.ones(3)), .5)
+    low.reset_state(batch_size=2)
+    assert low.value.shape == (2,)
+    with pytest.raises(ValueError, match='kappa'):
+        braintrace.KappaFilter(jnp.zeros(3), 1.)
+    total = braintrace.GradExpon({'w': jnp.zeros(2)}, .5)
+    total.update({'w': jnp.ones(2)})
+    np.testing.assert_allclose(total.update({'w': jnp.ones(2)})['w'], 1.5)
+    with brainstate.environ.context(dt=1. * u.ms):
+        np.testing.assert_allclose(braintrace.GradExpon({'w': jnp.zeros(2)}, 10. * u.ms).decay, np.exp(-.1))
+    for wrong, error in ((2, TypeError), (1.5, AssertionError)):
+        with pytest.raises(error):
+            braintrace.GradExpon({'w': jnp.zeros(2)}, wrong)
+
+
 # ---- an outside result: e-prop pattern generation, to the digit ----------------------------------------------------------------
 
 def test_eprop_pattern_generation():
@@ -183,7 +218,8 @@ def test_eprop_pattern_generation():
     x = np.float64(random.rand(steps, n) < .05)
     x[0] = 0
     amplitudes, phases = random.uniform(.5, 2, 4), random.uniform(0, 2 * np.pi, 4)
-    target = sum(a * np.sin(np.linspace(p, p + 2 * np.pi * (1000 // period), steps)) for a, p, period in zip(amplitudes, phases, (1000, 500, 333, 200), strict=True))
+    waves = zip(amplitudes, phases, (1000, 500, 333, 200), strict=True)
+    target = sum(a * np.sin(np.linspace(p, p + 2 * np.pi * (1000 // period), steps)) for a, p, period in waves)
     target = (target - target[0]) / np.abs(target - target[0]).max()
     off = 1 - np.eye(n)
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
-from oracle import check_step
+from oracle import check_factors, check_step
 
 PROGRAMS = int(os.environ.get('BRAINTRACE_PROGRAMS', 220))
 R, C = 2, 3  # every value has shape (2, 3), whatever happens on the way
@@ -137,4 +137,10 @@ def test_claims_hold_for_long_programs(code):
 
 
 def check(code):
-    check_step(build(code), *example())
+    return check_step(build(code), *example())
+
+
+@settings(lasting, max_examples=max(1, PROGRAMS // 10))
+@given(programs(3, 5))
+def test_factors_are_true(code):
+    check_factors(check(code), *example())

@@ -114,3 +114,35 @@ def test_a_trace_over_the_limit_is_told_and_left_out():
     assert not learner.init(w, h).traces and 'trace_limit' in learner.report.to_str(2)
     grads = learner.grad(lambda out: jnp.mean(out ** 2), w, learner.init(w, h), xs, window=1)[0][0]
     assert np.abs(grads).max() > 0
+
+
+def test_a_large_table_keeps_the_rows_that_were_read():
+    _, op, w, xs = OPS['embedding']
+    h = jnp.zeros((B, H))
+    true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)
+    learner = braintrace.compile(layer(op), 'd_rtrl', w, h, xs[0], embedding_rows=5)
+    most = max(len(set(np.asarray(xs[:, b]).tolist())) for b in range(B))
+    assert {k: v.shape for k, v in learner.init(w, h).traces.items() if '/' not in k} == {'params->state': (1, B, 5, H)} and most <= 5
+    for window in (1, 4, T):
+        np.testing.assert_allclose(learner.grad(lambda out: jnp.mean(out ** 2), w, learner.init(w, h), xs, window=window)[0][0], true, atol=1e-10)
+    few = braintrace.compile(layer(op), 'd_rtrl', w, h, xs[0], embedding_rows=2)
+    rough = few.grad(lambda out: jnp.mean(out ** 2), w, few.init(w, h), xs, window=1)[0][0]
+    assert 0 < np.abs(rough - true).max() < .5 * np.abs(true).max()
+
+
+@pytest.mark.parametrize('name', ['matrix', 'embedding', 'conv 2d', 'BCOO', 'brainevent CSR, events'])
+def test_every_rule_takes_every_op(name):
+    """Where there is one layer of units on their own, all position-wise rules but the averaging ones are exact, and so are RTRL's kin."""
+    _, op, w, xs = OPS[name]
+    h, loss = jnp.zeros(jax.eval_shape(op, w, xs[0]).shape), lambda out: jnp.mean(out ** 2)
+    true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)
+    exact = dict(snap=dict(n=2), ostl_recurrent={}, eprop={}, low_rank=dict(rank=1000))
+    others = dict(uoro={}, kf_rtrl={}, rflo=dict(decay=.5), ottt=dict(decay=.5), hybrid=dict(decay_or_rank=.5))
+    for rule, options in {**exact, **others}.items():
+        if h.size > 40 and rule == 'low_rank':
+            continue
+        learner = braintrace.compile(layer(op), rule, w, h, xs[0], **options)
+        grads = learner.grad(loss, w, learner.init(w, h), xs, window=3)[0][0]
+        assert np.isfinite(grads).all() and np.abs(grads).max() > 1e-5, rule
+        if rule in exact:
+            np.testing.assert_allclose(grads, true, atol=1e-9, err_msg=rule)

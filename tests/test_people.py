@@ -12,7 +12,7 @@ import pytest
 import braintrace
 from braintrace.cli import main
 from braintrace.demo import demo, floors, stretch, table
-from braintrace.draw import draw
+from braintrace.graph.picture import draw
 from braintrace.rules.registry import BY_NAME
 
 MODELS = '''

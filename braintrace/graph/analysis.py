@@ -92,9 +92,15 @@ class Analysis:
         return deps, cuts
 
     def _apart(self, deps: Mapping[Var, Dep], cuts: Mapping[int, frozenset[int]], others: Mapping[int, frozenset[int]]) -> bool:
-        """Whether a path of these seeds goes on where a path of the others is cut."""
-        operands = [self.eqns[k].invars[i] for k, cut in others.items() for i in cut - cuts.get(k, frozenset())]
-        return any(deps[a].live for a in operands if a in deps)
+        """Whether a path of these seeds, to a new state, goes on where a path of the others is cut."""
+        arrives = set(self.step.hidden_outs)
+        for k, eqn in reversed(list(enumerate(self.eqns))):
+            if not arrives.isdisjoint(eqn.outvars):
+                on = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in deps and deps[a].live and i not in cuts.get(k, ())]
+                if not others.get(k, frozenset()).isdisjoint(on):
+                    return True
+                arrives.update(eqn.invars[i] for i in on)
+        return False
 
     def along(self, seeds: Iterable[int], inputs: Sequence[Var], outs: Sequence[Atom]) -> Jaxpr:
         """The program `inputs -> outs` along the position-wise paths of these seeds; everything else it needs is a constvar."""

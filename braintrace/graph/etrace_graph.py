@@ -56,6 +56,11 @@ class ETraceGraph(NamedTuple):
                      if (weight_path is None or r.weight_path == weight_path) and (hidden_path is None or hidden_path in r.hidden_paths)
                      and (kind is None or r.kind is kind))
 
+    def draw(self) -> Any:
+        """A picture of the model: hidden groups, weights and ops, with `svg()`, `mermaid()` and `matplotlib()`."""
+        from .picture import draw
+        return draw(self)
+
     def dict(self) -> dict[str, Any]:
         return self._asdict()
 
@@ -98,11 +103,13 @@ def compile_step(step: Step, *, policy: ControlFlowPolicy | None = None, trace: 
     return assemble(found, diagnostics, perturbed=perturbed, traced=trace)
 
 
-def within(graph: ETraceGraph, limit: int) -> ETraceGraph:
-    """The graph without the relations whose position-wise trace takes more bytes than `limit`."""
+def within(graph: ETraceGraph, limit: int, rows: int | None = None) -> ETraceGraph:
+    """The graph without the relations whose position-wise trace takes more bytes than `limit`; of a table it holds no more than `rows`."""
     diagnostics, kept = Diagnostics(), []
     for r in graph.hidden_param_op_relations:
         size = sum(len(g.carried) * len(r.maps[g.index]) for g in r.hidden_groups) * math.prod(r.trace_shape()) * r.w_var.aval.dtype.itemsize
+        if rows is not None and r.op.table is not None:
+            size = size * min(rows, r.op.table.size) // r.op.table.size
         if size <= limit:
             kept.append(r)
             continue

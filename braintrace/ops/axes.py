@@ -28,6 +28,14 @@ class Axes(NamedTuple):
         return ''.join(c for c in self.y if c not in self.w) + self.w
 
 
+class Table(NamedTuple):
+    """One row of `size` for each sample: `row(x)` is its number (`size` for none), `batch` and `width` are the axes of y."""
+    size: int
+    row: Callable[[Any], Any]
+    batch: tuple[int, ...]
+    width: tuple[int, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Op:
     """One use of a weight.
@@ -42,6 +50,7 @@ class Op:
         apply: `(x, w) -> y`, where a gradient is better taken through the op itself.
         spread: x as an array that can be averaged over time, where it is not one (indices).
         outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
+        table: where the weight is a table of which each sample reads one row.
     """
     axes: Axes
     w_shape: tuple[int, ...]
@@ -53,6 +62,7 @@ class Op:
     apply: Callable[[Any, Any], Any] | None = None
     spread: Callable[[Any], Any] | None = None
     outer: Callable[[Any, Any], Any] | None = None
+    table: Table | None = None
 
     @property
     def plain(self) -> bool:

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import JaxprEqn, bind
-from .axes import Axes, Op
+from .axes import Axes, Op, Table
 from .convolution import convolution
 from .sparse import NAMES, product
 
@@ -67,7 +67,9 @@ def _gather(eqn: JaxprEqn, i: int, const: Callable) -> Op:
         order = [*batch, *[w[a] for a in rows], 'S', *width]
         return e.transpose([order.index(c) for c in f'S{axes.trace}'])
 
-    return Op(axes, table.shape, lambda values: values[1], apply=lambda x, w: bind(eqn, [w, x])[0], spread=one_hot, outer=outer)
+    places = tuple(y.index(c) for c in batch), tuple(y.index(c) for c in w[1:] if c in y)
+    rows_of = Table(table.shape[0], lambda x: valid(x)[0], *places) if tuple(rows) == (0,) else None
+    return Op(axes, table.shape, lambda values: values[1], apply=lambda x, w: bind(eqn, [w, x])[0], spread=one_hot, outer=outer, table=rows_of)
 
 
 def _dynamic_slice(eqn: JaxprEqn, i: int, const: Callable) -> Op:

@@ -104,7 +104,7 @@ class Filtered:
             lam = self._at(s.group, credit.hidden, 0)
             both = jnp.stack([self._at(s.group, credit.hidden, 0)[self._rows(s.group).index(row)] if row in self._rows(s.group)
                               else jnp.zeros_like(lam[0]) for row in carried])
-            found.weights[r] = found.weights[r] - self.inner.read_slot(s, plain[s.name], both) + self._read(s, low[s.name], lam)
+            found.weights[r] = found.weights[r] - self.inner.read_slot(s, plain, both) + self._read(s, low[s.name], lam)
         return found
 
     def advance(self, traces: Traces, window) -> Traces:

@@ -16,16 +16,19 @@ import jax.numpy as jnp
 
 from ..ops.axes import decay, gradient, outer, read
 from .carrier import Contribution, Credit, Entry, Traces, scan
+from .rows import KeptRows
 from .slots import Layout, Slot
 
 
 @dataclass(frozen=True, eq=False)
 class PositionWise:
-    """The position-wise part of J for these relations. `dtype` stores the traces in another precision; `leak` stands for D (RFLO)."""
+    """The position-wise part of J for these relations. `dtype` stores the traces in another precision; `leak` stands for D (RFLO); of a table
+    with more rows than `rows` a trace holds only so many, the last that were read."""
     layout: Layout
     chosen: frozenset[int]
     dtype: Any = None
     leak: float | None = None
+    rows: int | None = None
 
     @property
     def slots(self) -> list[Slot]:
@@ -42,7 +45,16 @@ class PositionWise:
         return window.diagonal(g) if self.layout.scope == 'coupled' else window.transition(g)
 
     def init(self) -> Traces:
-        return {s.name: jnp.zeros((len(self.layout.units[s.group].rows), *s.shape), self.dtype or s.dtype) for s in self.slots}
+        traces: Traces = {}
+        for s in self.slots:
+            kept, states = self._kept(s), len(self.layout.units[s.group].rows)
+            traces |= {s.name: jnp.zeros((states, *s.shape), self.dtype or s.dtype)} if kept is None else kept.init(s.name, states, self.dtype or s.dtype)
+        return traces
+
+    def _kept(self, s: Slot) -> KeptRows | None:
+        r = self.layout.relations[s.feeds[0].relation]
+        large = self.rows is not None and r.op.table is not None and r.op.table.size > self.rows and len(s.feeds) == 1
+        return KeptRows(r.op, r.y_var.aval.shape, self.rows) if large else None  # type: ignore[arg-type]
 
     def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool) -> tuple[Contribution, Traces | None]:
         dy = {r: credit.y[r] for r in self.chosen}
@@ -61,9 +73,9 @@ class PositionWise:
                         df = window.slope(f.relation, g, f.unit)
                         dy[f.relation] = dy[f.relation] + (df * f.at_y(mu)).sum(1)
                     if traces is not None:
-                        carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self.read_slot(s, traces[s.name], entry)
+                        carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self.read_slot(s, traces, entry)
                     if keep:
-                        new[s.name] = self._advance(s, traces, window, Q, Q0)
+                        new |= self._advance(s, traces, window, Q, Q0)
         weights = {r: gradient(self.layout.relations[r].op, window.operands[r], d) + carried.get(r, 0) for r, d in dy.items()}
         return Contribution(weights), new if keep else None
 
@@ -71,7 +83,7 @@ class PositionWise:
         weights: dict[int, Any] = {}
         for s in self.slots:
             r = s.feeds[0].relation
-            weights[r] = weights.get(r, 0) + self.read_slot(s, traces[s.name], self.layout.at_rows(s.group, credit.hidden, 0))
+            weights[r] = weights.get(r, 0) + self.read_slot(s, traces, self.layout.at_rows(s.group, credit.hidden, 0))
         return Contribution(weights)
 
     def advance(self, traces: Traces, window) -> Traces:
@@ -79,19 +91,29 @@ class PositionWise:
         for g in {s.group: None for s in self.slots}:
             D = self.transition(window, g)
             _, _, Q, Q0 = back(D, jnp.zeros_like(D[:, 0]), True)
-            new.update({s.name: self._advance(s, traces, window, Q, Q0) for s in self.slots if s.group == g})
+            for s in self.slots:
+                new |= self._advance(s, traces, window, Q, Q0) if s.group == g else {}
         return {name: new[name] for name in traces}
 
-    def read_slot(self, s: Slot, e: Any, lam: Any) -> Any:
-        return read(self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y(lam), e.astype(lam.dtype))
+    def read_slot(self, s: Slot, traces: Traces, lam: Any) -> Any:
+        kept, at_y = self._kept(s), s.feeds[0].at_y(lam)
+        if kept is not None:
+            return kept.read(s.name, traces, at_y)
+        return read(self.layout.relations[s.feeds[0].relation].op, at_y, traces[s.name].astype(lam.dtype))
 
-    def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Any:
+    def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Traces:
+        kept = self._kept(s)
+        if kept is not None:
+            [f] = s.feeds
+            q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None]).sum(2)
+            old = kept.init(s.name, len(Q0), self.dtype or s.dtype) if traces is None else traces
+            return kept.advance(s.name, old, f.at_y(Q0), window.operands[f.relation], q)
         op, at_y = self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y
         new: Any = 0 if traces is None else decay(op, at_y(Q0), traces[s.name].astype(Q0.dtype))
         for f in s.feeds:
             q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None]).sum(2)
             new = new + outer(self.layout.relations[f.relation].op, window.operands[f.relation], q)
-        return new.astype(self.dtype or s.dtype)
+        return {s.name: new.astype(self.dtype or s.dtype)}
 
 
 def back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:

@@ -94,8 +94,8 @@ def _everyone(layout: Layout) -> frozenset[int]:
     return frozenset(range(len(layout.relations)))
 
 
-def _position_wise(layout: Layout, trace_dtype: Any = None, leak: float | None = None, **_: Any) -> PositionWise:
-    return PositionWise(layout, _everyone(layout), None if trace_dtype is None else jnp.dtype(trace_dtype), leak)
+def _position_wise(layout: Layout, trace_dtype: Any = None, leak: float | None = None, embedding_rows: int | None = None, **_: Any) -> PositionWise:
+    return PositionWise(layout, _everyone(layout), None if trace_dtype is None else jnp.dtype(trace_dtype), leak, embedding_rows)
 
 
 def _factorised(layout: Layout, decay_or_rank: Any, **_: Any) -> Carrier:
@@ -176,7 +176,7 @@ _STORED = {'trace_dtype': None, 'trace_limit': TRACE_LIMIT}
 BY_NAME = {r.name: r for r in (
     Rule('bptt', Nothing, 'multi-step', {}, traces=False, multi_only=True),
     Rule('rtrl', full, 'multi-step', {}, traces=False, multi_only=True),
-    Rule('d_rtrl', _position_wise, 'single-step', {**_STORED, 'scope': 'diagonal'}),
+    Rule('d_rtrl', _position_wise, 'single-step', {**_STORED, 'scope': 'diagonal', 'embedding_rows': 1024}),
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
     Rule('eprop', _eprop, 'single-step', {**_STORED, 'feedback': 'symmetric', 'kappa_filter_decay': 0., 'random_feedback_key': None, 'feedback_scale': .1},

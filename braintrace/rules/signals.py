@@ -172,6 +172,8 @@ class Guess:
         return _credit(window, cotangents, None)
 
     def beyond(self, window: Any, extra: Extra) -> list | None:
+        if self.guess is None:
+            raise RuntimeError("The rule 'dni' needs the option `guess`, a function (parameters, {group: hidden values}) -> {group: credit}.")
         groups, step = self.layout.graph.hidden_groups, self.layout.graph.step
         where = {v: i for i, v in enumerate(step.hidden_outs)}
         leaves = {g.index: [where[v] for v in g.hidden_outvars] for g in groups}

@@ -37,7 +37,7 @@ def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple
 def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict[str, Any], graded: Sequence[int] | None, hidden: bool = False) -> Executor:
     settled = rule.settle(options)
     if 'trace_limit' in settled:
-        graph = within(graph, settled['trace_limit'])
+        graph = within(graph, settled['trace_limit'], settled.get('embedding_rows'))
     layout = lay_out(graph, rule.scope(**settled))
     return Executor(Program(layout, graded, hidden), rule.carrier(layout, **settled), single_step, rule.signal(layout, **settled))
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ._jax import Var, source_line
-from .graph.etrace_graph import ETraceGraph
-from .graph.relations import Origin
+from .._jax import Var, source_line
+from .etrace_graph import ETraceGraph
+from .relations import Origin
 
 # kind of node -> (fill, border, what the legend says)
 KINDS = {
@@ -122,7 +122,7 @@ def draw(graph: ETraceGraph) -> Picture:
 
     Example:
         >>> import jax.numpy as jnp, braintrace
-        >>> from braintrace.draw import draw
+        >>> from braintrace.graph.picture import draw
         >>> leaky = lambda p, h, x: (0.9 * h + x @ p['W'], h)
         >>> learner = braintrace.compile(leaky, 'd_rtrl', {'W': jnp.ones((3, 2))}, jnp.zeros(2), jnp.ones(3))
         >>> print(draw(learner.graph).mermaid())  # doctest: +ELLIPSIS
