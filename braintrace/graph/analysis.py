@@ -10,7 +10,7 @@ from jax import lax
 
 from .._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, prune, trace
 from ..step import Leaf, Step
-from .influence import NOTHING, Constants, Dep, influence, union
+from .influence import NO_FANS, NOTHING, Constants, Dep, influence, union
 from .layout import positions
 from .uses import Use
 
@@ -77,6 +77,7 @@ class Analysis:
     def _spread(self, born: Iterable[tuple[Var, Dep]], sizes: Mapping[int, int]) -> tuple[dict[Var, Dep], dict[int, frozenset[int]]]:
         """What depends on these seeds, and the operands of equations where their paths are cut. `sizes`: those that may have a fan."""
         const = Constants(self.step.jaxpr)
+        products = {y for use in self.uses if use.op is None or use.op.axes.x is not None for y in use.y}
         new: dict[Var, Dep] = {}
         cuts: dict[int, frozenset[int]] = {}
         for v, d in born:
@@ -85,7 +86,11 @@ class Analysis:
         for k, eqn in enumerate(self.eqns):
             ins = [NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING) for a in eqn.invars]
             if any(ins):
-                outs, cut = influence(eqn, ins, const, sizes=sizes)
+                weighted = any(v in products for v in eqn.outvars)  # through another weight a fan ends, whatever the shape: position-wise rules do not cross it
+                gathered = {i for i, d in enumerate(ins) if weighted and d.fans}
+                ins = [Dep(mixed=d.seeds) if i in gathered else d for i, d in enumerate(ins)]
+                outs, cut = influence(eqn, ins, const, sizes=NO_FANS if weighted else sizes)
+                cut = cut | gathered
                 if cut:
                     cuts[k] = cut
                 deps.update({v: union([d, new.get(v, NOTHING)]) for v, d in zip(eqn.outvars, outs, strict=True) if d})
