@@ -48,7 +48,7 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize('name', CLASSES)
+@pytest.mark.parametrize('name', [c for c in CLASSES if c not in ('D_RTRL', 'pp_prop', 'RTRL', 'BPTT', 'HybridDimVjpAlgorithm')])  # test_learner has these
 def test_a_loop_of_calls_gives_the_sum_that_the_driver_gives(name):
     learner = learner_of(getattr(braintrace, name), **CLASSES[name])
     whole = grads_of(learner, window=1, reduction='sum')
@@ -63,6 +63,14 @@ def test_every_rule_has_a_class_and_a_row():
     from braintrace.rules.registry import BY_NAME
     assert _CLASSES.keys() == BY_NAME.keys()
     assert {c.__name__ for c in _CLASSES.values()} == CLASSES.keys() | {'DNI'}
+
+
+P = dict(W=jnp.asarray(rng.randn(D, H)), R=jnp.asarray(rng.randn(H, H)), o=jnp.asarray(rng.randn(H, C)))
+
+
+def rnn(p, h, x):
+    h = .5 * h + .5 * jnp.tanh(x @ p['W'] + h @ p['R'])
+    return h, h @ p['o']
 
 
 def legal():
@@ -86,17 +94,16 @@ CONFIGS = list(dict.fromkeys(legal()))
 def test_legal_configurations_compile_and_run(k):
     for config in CONFIGS[k:k + 3]:
         key = dict(random_feedback_key=0) if config.learning_signal == 'random_feedback' else {}
-        learner = learner_of(config, **key)
-        learner.modulator = .5 if config.learning_signal == 'modulatory' else None
-        grads = grads_of(learner)
-        assert all(np.isfinite(g).all() for g in jax.tree.leaves(grads)) and np.abs(grads['cell', 'Wh', 'weight']['weight']).max() > 0, config
+        learner = braintrace.compile(rnn, config, P, jnp.zeros((2, H)), X[0], **key)
+        modulator = .5 if config.learning_signal == 'modulatory' else None
+        grads = learner.grad(lambda out, y: jnp.mean((out - y) ** 2), P, learner.init(P, jnp.zeros((2, H))), X, Y, window=3, modulator=modulator)[0][0]
+        assert all(np.isfinite(g).all() and np.abs(g).max() > 0 for g in jax.tree.leaves(grads)), config
 
 
 def test_configurations_mean_the_rules_they_describe():
     Config = braintrace.ETraceConfig
-    pairs = [(Config(), 'd_rtrl', {}), (Config('io_factorized', decay=.9), 'pp_prop', dict(decay_or_rank=.9)),
-             (Config(recurrence_scope='coupled'), 'ostl_recurrent', {}),
-             (Config(temporal_recursion='scalar_leak', decay=.5), 'rflo', dict(decay=.5)), (Config(recurrence_scope='sparse_n', sparse_n=2), 'snap', dict(n=2)),
+    pairs = [(Config('io_factorized', decay=.9), 'pp_prop', dict(decay_or_rank=.9)),
+             (Config(temporal_recursion='scalar_leak', decay=.5), 'rflo', dict(decay=.5)),
              (Config(trace_filter='kappa', kappa=.5), 'eprop', dict(kappa_filter_decay=.5)),
              (Config('io_factorized', ('scalar_leak', 'none'), decay=(.5, 0.)), 'ottt', dict(decay=.5))]
     for config, rule, options in pairs:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from jax import lax
 from oracle import check_factors, check_step
 
-PROGRAMS = int(os.environ.get('BRAINTRACE_PROGRAMS', 140))
+PROGRAMS = int(os.environ.get('BRAINTRACE_PROGRAMS', 100))
 R, C = 2, 3  # every value has shape (2, 3), whatever happens on the way
 
 

@@ -1,5 +1,6 @@
 """Every rule against its textbook recursion, written out step by step: dense RNN, GRU, LSTM and adaptive spiking units, in float64."""
 
+import functools
 import itertools
 
 import jax
@@ -76,31 +77,31 @@ def online(name, rule, B, window, **options):
     return learner.grad(mean, params, learner.init(params, start(B)), xs, ys, window=window)[0][0]
 
 
+@functools.cache
+def derivatives(name):
+    """Of one step and one sample, on flat vectors: the new state, its derivative by the parameters, across units and by a unit's own old state; and credit
+    of the new state, as the read-out sees it, and of the parameters with the new state fixed."""
+    cell, params, start = CELLS[name]
+    p0, of_p = ravel_pytree(params)
+    s0, of_s = ravel_pytree(jax.tree.map(lambda a: a[0], start(1)))
+    flat = lambda p, s, q, x: ravel_pytree(cell(of_p(p), of_s(s), of_s(q), x)[0])[0]
+    derive = jax.jit(lambda s, x: (flat(p0, s, s, x), *jax.jacrev(flat, (0, 1, 2))(p0, s, s, x)))
+    credit = jax.jit(lambda n, y: jax.grad(lambda p, n: loss(_visible(name, of_s(n)) @ of_p(p)['o'], y), (1, 0))(p0, n))
+    return p0, of_p, s0, derive, credit
+
+
 def textbook(name, B, rule):
     """The sum over steps and samples of what `rule` says; it makes an object for each sample and feeds it the derivatives of each step."""
-    cell, params, start = CELLS[name]
+    p0, of_p, s0, derive, credit = derivatives(name)
     xs, ys = DATA[B]
-    p0, of_p = ravel_pytree(params)
     total = np.zeros(p0.size)
     for b in range(B):
-        s0, of_s = ravel_pytree(jax.tree.map(lambda a: a[b], start(B)))
-        flat = lambda p, s, q, x: ravel_pytree(cell(of_p(p), of_s(s), of_s(q), x)[0])[0]
-        seen = lambda p, s, q, x: cell(of_p(p), of_s(s), of_s(q), x)[1]
-        derive = jax.jit(lambda s, x: (flat(p0, s, s, x), *jax.jacrev(flat, (0, 1, 2))(p0, s, s, x)))
-
-        @jax.jit
-        def credit(s, n, x, y):
-            """Of the new state, as the read-out sees it, and of the parameters with the new state fixed."""
-            out = lambda p, n: loss(_visible(name, of_s(n)) @ of_p(p)['o'], y) / (T * B)
-            return jax.grad(out, (1, 0))(p0, n)
-
         s, trace = s0, rule(s0.size, p0.size, of_p)
         for x, y in zip(xs[:, b], ys[:, b], strict=True):
             n, M, across, own = derive(s, x)
-            signal, direct = credit(s, n, x, y)
-            total += np.asarray(trace(np.asarray(across), np.asarray(own), np.asarray(M), np.asarray(signal), x, s)) + np.asarray(direct)
+            signal, direct = (np.asarray(a) / (T * B) for a in credit(n, y))
+            total += np.asarray(trace(np.asarray(across), np.asarray(own), np.asarray(M), signal, x, s)) + direct
             s = n
-        del seen
     return of_p(jnp.asarray(total))
 
 
@@ -165,7 +166,6 @@ def blocks(A):
 LEAK = .6
 TEXTBOOK = {
     'd_rtrl': ('d_rtrl', {}, lambda name: carried(name, lambda across, own, E: own @ E)),
-    'eprop, no filter': ('eprop', {}, lambda name: carried(name, lambda across, own, E: own @ E)),
     'eprop': ('eprop', dict(kappa_filter_decay=.7), lambda name: carried(name, lambda across, own, E: own @ E, kappa=.7)),
     'ostl': ('ostl_recurrent', {}, lambda name: carried(name, lambda across, own, E: blocks(across + own) @ E)),
     'rflo': ('rflo', dict(decay=LEAK), lambda name: carried(name, lambda across, own, E: LEAK * E)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import jax
 import jax.tree_util as jtu
 import numpy as np
 
-from .._jax import ClosedJaxpr, Jaxpr, Var, eval_jaxpr, new_jaxpr
+from .._jax import ClosedJaxpr, Jaxpr, Var, eval_jaxpr, new_jaxpr, subjaxprs
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step
 
@@ -158,6 +159,7 @@ def trace_function(model: Any, retrieved: Mapping[tuple, Any], *args: Any, contr
     stateful = brainstate.transform.StatefulFunction(_watched(model, retrieved), return_only_write=False, name='step')
     with brainstate.check_state_value_tree():  # else a state whose unit changes keeps a tracer for ever
         closed = stateful.get_jaxpr(*args, **kwargs)
+    _choose_kernels(closed.jaxpr)
     states = stateful.get_states(*args, **kwargs)
     for s in stateful.get_write_states(*args, **kwargs):
         if isinstance(s, brainstate.ParamState):
@@ -188,6 +190,16 @@ def _tabulate(stateful, closed, retrieved, compiled: dict[tuple, Any], trees: Se
         {b: a for i, o in hidden.values() for a, b in zip(i, o, strict=True) if isinstance(b, Var)},
         [v for vs in weights.values() for v in vs], weights, {v: p for p, vs in weights.items() for v in vs},
         num_out, sum(len(jax.tree.leaves(t)) for t in trees), control_flow, out_tree, uses)
+
+
+def _choose_kernels(jaxpr: Jaxpr) -> None:
+    """brainevent's kernels on a CPU need numba. Where it is missing and nobody has chosen others, they run in plain JAX instead of not at all."""
+    def uses(jaxpr: Jaxpr) -> bool:
+        return any(str(e.params.get('name', '')).startswith('brainevent.') or any(map(uses, subjaxprs(e))) for e in jaxpr.eqns)
+
+    import brainevent
+    if jax.default_backend() == 'cpu' and brainevent.config.get_backend('cpu') is None and importlib.util.find_spec('numba') is None and uses(jaxpr):
+        brainevent.config.set_backend('cpu', 'jax_raw')
 
 
 def surroundings() -> tuple[tuple, dict[str, Any]]:
