@@ -4,6 +4,8 @@ import brainstate
 import jax
 import jax.numpy as jnp
 
+import braintrace
+
 # name, cell, rule, (inputs, units, batch, steps), options of etrace_grad
 CASES = [
     ('D_RTRL, traces carried on', 'gru', 'D_RTRL', (64, 128, 16, 100), {}),
@@ -78,7 +80,9 @@ class ALIF(brainstate.nn.Module):
 class Net(brainstate.nn.Module):
     def __init__(self, cell, linear, n_in, n, n_out=CLASSES):
         super().__init__()
-        self.cell, self.out = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF}[cell](linear, n_in, n), linear(n, n_out)
+        fused = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}
+        make = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF}.get(cell) or (lambda linear, n_in, n: getattr(braintrace.nn, fused[cell])(n_in, n))
+        self.cell, self.out = make(linear, n_in, n), linear(n, n_out)
 
     def update(self, x):
         return self.out(self.cell(x))

@@ -161,6 +161,9 @@ if __name__ == '__main__':
         if OURS:
             first, ms = bptt(cell, shape)
             say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
+    if OURS:
+        for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
+            say(case='fused', cell=cell, ms=sequence(cell, 'D_RTRL', (64, 128, 16, 100), {})[1])
     say(case='stream', us=stream())
     if OURS:
         say(case='floor', us=stream(traces=False))
