@@ -76,7 +76,7 @@ def report_rules(ours, theirs):
         fidelity = ' | '.join(f'{r[k][0]:.3f}, {r[k][1]:.2g}' for k in ('one', 'sixteen'))
         yield f'| {r["cell"].upper()} | {r["rule"]} | {r["us"]:.0f} | {them} | {fidelity} |'
     [mine], [that] = ([r['ms'] for r in rows if 'ms' in r] for rows in (ours, theirs))
-    yield f'\nOSTLRecurrent on GRU 64-128-16-100: {mine:.0f} ms, 0.2.6 {that:.0f} ms, {that / mine:.0f} x faster.\n'
+    yield f'\nOSTLRecurrent on GRU 64-128-16-100: {mine:.0f} ms, 0.2.6 {that:.0f} ms, {that / mine:.2g} x as fast.\n'
 
 
 if __name__ == '__main__':
