@@ -86,7 +86,6 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
             if not isinstance(config, ETraceConfig):
                 raise TypeError(f'`config` must be an ETraceConfig, got {type(config).__name__}.')
             self.rule = of_config(config)
-            options = {k: v for k, v in options.items() if k in self.rule.options}
         self.config = config
         self.rule, self._single_step = resolve(self.rule, vjp_method, options)
         self.model4compile = model
@@ -229,17 +228,18 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         if new and isinstance(memory['steps'], jax.core.Tracer):
             raise ValueError(f'`step_fn` traces a weight outside the model ({new[0]}), and the learner has no room for it inside `jit`. Run `step_fn` once '
                              'outside of `jit`, for instance with `etrace_evolve`, or make the module a part of the model.')
+        fits = lambda name, like: name in memory['traces'] and (memory['traces'][name].shape, memory['traces'][name].dtype) == (like.shape, like.dtype)
+        first = {} if all(fits(*item) for item in executor.shapes.items()) else executor.init(info.read('param'))
         for name, like in executor.shapes.items():
-            value = memory['traces'].get(name)
-            fits = value is not None and value.shape == like.shape and value.dtype == like.dtype
-            traces[name] = value if fits else jnp.zeros(like.shape, like.dtype)
+            traces[name] = memory['traces'][name] if fits(name, like) else first[name]
         return info.read('param'), Carried(info.read('hidden'), info.read('other'), traces, memory['steps'])
 
     def _give(self, info: ModuleInfo, carried: Carried, traces: bool = True) -> None:
         info.write('hidden', carried.hidden)
         info.write('other', carried.other)
         if traces:
-            void = {k: jnp.zeros_like(v) for k, v in self._memory.value['traces'].items()}  # what this program does not advance has no meaning any more
+            # a trace that this program does not advance has no meaning any more; feedback weights keep theirs
+            void = {k: v if k.startswith('feedback:') else jnp.zeros_like(v) for k, v in self._memory.value['traces'].items()}
             self._memory.value = {'steps': carried.steps, 'traces': {**void, **carried.traces}}
 
     # ---- one call ----

@@ -258,3 +258,14 @@ def test_eprop_pattern_generation():
                                   window=100)
         params = {k: w - 1e-4 * (grads[k] + (more[k] if k != 'W_out' else 0)) for k, w in params.items()}
     np.testing.assert_allclose(losses, [101.964356999041, 103.466731126205, 103.340607074771, 103.680244037686, 104.412775748752], rtol=1e-9)
+
+
+def test_a_readout_outside_the_model_has_feedback_weights_of_its_own():
+    cell, out = braintrace.nn.GRUCell(D, H), brainstate.nn.Linear(H, C)
+    learner = braintrace.compile(cell, 'eprop', X[0], batch_size=2, feedback='random', random_feedback_key=0)
+    step = lambda x, y: jnp.mean((out(learner(x)) - y) ** 2)
+    for _ in range(2):
+        assert all(np.abs(g).max() > 0 for g in jax.tree.leaves(learner.etrace_grad(X, Y, step_fn=step, window=3)))
+        learner(X[0])  # the model alone does not use them, and leaves them as they are
+    with pytest.raises(TypeError, match='bogus'):
+        braintrace.compile(Net(), braintrace.ETraceConfig(), X[0], batch_size=2, bogus=1)

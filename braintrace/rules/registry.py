@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from .carrier import Carrier, Several
@@ -20,7 +19,7 @@ from .full import full
 from .low_rank import LowRank
 from .nothing import Nothing
 from .positionwise import PositionWise
-from .sampled import Kronecker, RankOne
+from .sampled import Kronecker, RankOne, as_key
 from .signals import Exact, Guess, Modulator, RandomFeedback, Signal, SquareFeedback
 from .slots import Layout
 from .snap import SparseInfluence
@@ -132,11 +131,6 @@ def _feedback(layout: Layout, feedback: str, random_feedback_key: Any, feedback_
         raise ValueError(f'feedback={feedback!r} needs `random_feedback_key`.')
     key = as_key(random_feedback_key)
     return SquareFeedback(layout, key, feedback_scale) if feedback == 'square' else RandomFeedback(layout, key, feedback_scale, feedback == 'adaptive')
-
-
-def as_key(seed: Any) -> Any:
-    """A random key from a key or a number."""
-    return jax.random.key(seed) if isinstance(seed, Integral) else seed
 
 
 def _snap(layout: Layout, n: int, **_: Any) -> Carrier:

@@ -52,7 +52,7 @@ class RankOne(Exactly):
         step = self.layout.graph.step
         states = {name: jnp.zeros(v.aval.shape, v.aval.dtype) for name, v in zip(s, self.state, strict=True)}
         params = {name: jnp.zeros(step.param_vars[i].aval.shape, step.param_vars[i].aval.dtype) for name, i in zip(theta, self._params, strict=True)}
-        return {**states, **params, 'key': jax.random.key_data(_as_key(self.seed))}
+        return {**states, **params, 'key': jax.random.key_data(as_key(self.seed))}
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         s, theta = self._names()
@@ -105,7 +105,7 @@ class Kronecker(Pulls):
     draw: Callable = signs
 
     def init(self) -> Traces:
-        traces: Traces = {'key': jax.random.key_data(_as_key(self.seed))}
+        traces: Traces = {'key': jax.random.key_data(as_key(self.seed))}
         for name, use, op, _ in self.uses:
             traces[f'A:{name}'] = jnp.zeros((self.size, *use.y[0].aval.shape), use.y[0].aval.dtype)
             if op.axes.x is not None:
@@ -158,6 +158,7 @@ def _norm(leaves: Sequence[Any]) -> Any:
     return jnp.sqrt(sum((a ** 2).sum() for a in leaves))
 
 
-def _as_key(seed: Any) -> Any:
+def as_key(seed: Any) -> Any:
+    """A random key from a key, its data, or a number."""
     return seed if hasattr(seed, 'dtype') and jnp.issubdtype(seed.dtype, jax.dtypes.prng_key) else jax.random.wrap_key_data(
         jnp.asarray(seed)) if jnp.ndim(seed) else jax.random.key(seed)

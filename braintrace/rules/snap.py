@@ -113,7 +113,6 @@ class SparseInfluence(Pulls):
 
     def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool) -> tuple[Contribution, Traces | None]:
         """Step by step: `dw_t = same-step gradient + s_t . (Phi e_{t-1})`."""
-        step = self.layout.graph.step
         floats = self.kept(credit.signals(together=True)) + [jnp.zeros((window.length, *v.aval.shape), v.aval.dtype) for v in self.state[self.hidden:]]
         old = self.init() if traces is None else traces
 
@@ -125,7 +124,6 @@ class SparseInfluence(Pulls):
 
         zero = [jnp.zeros(u.w.aval.shape, u.w.aval.dtype) for _, u, _, _ in self.uses]
         (new, total), _ = jax.lax.scan(turn, (old, zero), jnp.arange(window.length))
-        assert len(step.params) == len(window.params)
         same = {r: gradient(x.op, window.operands[r], credit.y[r]) for r, x in enumerate(self.layout.relations)}
         return Contribution(same, self.to_params(total, window.params).params), new if keep else None
 

@@ -64,7 +64,8 @@ class Window:
     def same_step(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> tuple[list, list, list, dict[int, Any]]:
         """Credit of each step inside that step: of the parameters, of each relation's y, of the old hidden state along its own transition, of the inputs.
 
-        The weights of relations are constants here: their gradient is made from the credit of y. `feedback`: see `feedback_uses`.
+        The weights of relations are constants here: their gradient is made from the credit of y. `feedback` has the weights that
+        credit goes back through, by the output of the product.
         """
         floats = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
 
@@ -118,11 +119,6 @@ class Window:
         """One of the steps, as a window."""
         at = lambda leaves: [jax.lax.dynamic_index_in_dim(a, k, keepdims=False) for a in leaves]
         return Window(self.program, self.params, at(self.before), at(self.before_other), [x[None] for x in at(self.inputs)], 1)
-
-    @cached_property
-    def feedback_uses(self) -> dict[Var, Var]:
-        """The products through which new hidden states reach further: output to weight. Credit may come back through other weights."""
-        return self.layout.feedback_uses
 
     def push(self, hidden: Sequence[Any], other: Sequence[Any]) -> tuple[list, list]:
         """Tangents of the entry state to those of the exit state, both of the float leaves."""
