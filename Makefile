@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test demo bench fuzz clean
+.PHONY: test demo docs bench fuzz clean
 
 test: .venv/ready
 	$(BIN)/ruff check .
@@ -12,9 +12,17 @@ test: .venv/ready
 demo: .venv/ready
 	$(BIN)/python examples/add_task.py
 
+# The pages, in docs/_build/index.html; a warning is an error.
+docs: .venv/docs
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
+
+.venv/docs: .venv/ready
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	touch $@
+
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready
-	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python benchmarks/results.md
+	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference
@@ -32,4 +40,4 @@ fuzz: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv .venv-reference
+	rm -rf .venv .venv-reference docs/_build
