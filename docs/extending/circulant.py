@@ -1,0 +1,30 @@
+"""An op that the compiler cannot look into, and its op rule: a circulant layer by fast Fourier transforms."""
+
+import jax.numpy as jnp
+
+from braintrace._jax import FunctionPrimitive
+from braintrace.ops.axes import Axes, Op
+from braintrace.ops.rules import RULES
+
+
+def by_fft(x, w):
+    """`y[b, j] = sum_k x[b, j - k] w[k]`, indices modulo n."""
+    return jnp.fft.irfft(jnp.fft.rfft(x) * jnp.fft.rfft(w), x.shape[-1])
+
+
+circulant_p = FunctionPrimitive('circulant', by_fft)
+
+
+def circulant(x, w):
+    return circulant_p.bind(x, w)
+
+
+def rule(eqn, i, const):
+    if i != 1:
+        return NotImplemented                                     # only the second operand may be the weight
+    n = eqn.invars[1].aval.shape[0]
+    shifted = (jnp.arange(n)[:, None] - jnp.arange(n)) % n        # [j, k] -> j - k
+    return Op(Axes(x='bjk', w='k', y='bj'), w_shape=(n,), x=lambda values: values[0], line_up_x=lambda x: x[:, shifted])
+
+
+RULES['circulant'] = rule
