@@ -61,6 +61,7 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
 
     @property
     def etrace_bwg(self) -> dict:
+        """The traces by name, under the name of braintrace 0.2."""
         return self.etrace
 
 
@@ -84,16 +85,19 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
 
     @property
     def decay(self) -> float:
+        """The decay, where both sides have the same."""
         if self.decay_x != self.decay_f:
             raise AttributeError('`decay`: the two sides differ, see `decay_x` and `decay_f`.')
         return self.decay_x
 
     @property
     def etrace_xs(self) -> dict:
+        """The input traces by name."""
         return {k: v for k, v in self.etrace.items() if k.startswith('x:')}
 
     @property
     def etrace_dfs(self) -> dict:
+        """The output traces by name."""
         return {k: v for k, v in self.etrace.items() if not k.startswith('x:')}
 
     def get_etrace_of(self, weight: Any) -> Any:
@@ -103,7 +107,12 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
 
 
 class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
-    """For each weight the cheaper of D-RTRL and pp-prop by memory, or as `prefer(path)` says: 'full', 'approx' or 'adaptive'."""
+    """For each weight the cheaper of D-RTRL and pp-prop by memory.
+
+    Args:
+        decay_or_rank: of the factorised weights, as for `pp_prop`.
+        prefer: 'full' (D-RTRL), 'approx' (pp-prop), 'adaptive' or None (by size), or a function of the parameter's path that says one of these.
+    """
     rule = BY_NAME['hybrid']
 
     def __init__(self, model: Any, decay_or_rank: Any, name: str | None = None, vjp_method: str = 'single-step', control_flow: Any = None,
@@ -145,13 +154,21 @@ class EProp(ETraceVjpAlgorithm):
 
 
 class OSTLRecurrent(ETraceVjpAlgorithm):
-    """OSTL with recurrence: D-RTRL whose D is the unit's own block of the whole Jacobian, recurrent weights included."""
+    """OSTL with recurrence: D-RTRL whose D is the unit's own block of the whole Jacobian, recurrent weights included.
+
+    Args:
+        trace_dtype, trace_limit: as for `D_RTRL`.
+    """
     rule = BY_NAME['ostl_recurrent']
     regime = 'with-H'
 
 
 class OSTLFeedforward(IODimVjpAlgorithm):
-    """OSTL without recurrence: pp-prop with (almost) no memory in its averages."""
+    """OSTL without recurrence: pp-prop with (almost) no memory in its averages.
+
+    Args:
+        decay_or_rank: as for `pp_prop`.
+    """
     rule = BY_NAME['ostl_feedforward']
     regime = 'without-H'
 
@@ -160,12 +177,21 @@ class OSTLFeedforward(IODimVjpAlgorithm):
 
 
 class RFLO(ETraceVjpAlgorithm):
-    """Random-feedback local online learning's trace: a fixed leak instead of the Jacobian, `e <- decay e + x (x) df`."""
+    """Random-feedback local online learning's trace: a fixed leak instead of the Jacobian, `e <- decay e + x (x) df`.
+
+    Args:
+        decay: the leak, in [0, 1).
+        trace_dtype, trace_limit: as for `D_RTRL`.
+    """
     rule = BY_NAME['rflo']
 
 
 class OTTT(ETraceVjpAlgorithm):
-    """Online training through time: a leaky input trace times the instantaneous derivative, `dw = (decay x^ + x) (x) s df`."""
+    """Online training through time: a leaky input trace times the instantaneous derivative, `dw = (decay x^ + x) (x) s df`.
+
+    Args:
+        decay: the leak, in [0, 1).
+    """
     rule = BY_NAME['ottt']
 
 
@@ -207,12 +233,20 @@ class UORO(RandomProjectionVjpAlgorithm):
 
 
 class KFRTRL(ETraceVjpAlgorithm):
-    """KF-RTRL: for each weight a random Kronecker product for its influence. Unbiased, with less noise than UORO; memory states x outputs."""
+    """KF-RTRL: for each weight a random Kronecker product for its influence. Unbiased, with less noise than UORO; memory states x outputs.
+
+    Args:
+        projection_key, projection_eps: as for `UORO`.
+    """
     rule = BY_NAME['kf_rtrl']
 
 
 class LowRankRTRL(ETraceVjpAlgorithm):
-    """RTRL with the influence kept in `rank` columns, compressed once a window; `error_bound` says what that has cost."""
+    """RTRL with the influence kept in `rank` columns, compressed once a window; `error_bound` says what that has cost.
+
+    Args:
+        rank: the number of columns, at least 1.
+    """
     rule = BY_NAME['low_rank']
 
     @property
@@ -222,7 +256,12 @@ class LowRankRTRL(ETraceVjpAlgorithm):
 
 
 class ThreeFactor(ETraceVjpAlgorithm):
-    """Trace times modulator: the third factor is a number, or one for each group, unit or sample, given with each call or as `learner.modulator`."""
+    """Trace times modulator: the third factor is a number, or one for each group, unit or sample, given with each call or as `learner.modulator`.
+
+    Args:
+        modulator: the standing modulator, for calls that bring none.
+        trace_dtype, trace_limit: as for `D_RTRL`.
+    """
     rule = BY_NAME['three_factor']
 
     def __init__(self, model: Any, name: str | None = None, vjp_method: str = 'single-step', modulator: Any = None, **more: Any):
@@ -247,6 +286,7 @@ class DNI(ETraceVjpAlgorithm):
         self.synthesizer = synthesizer
 
     def attach_synthesizer(self, synthesizer: Any) -> None:
+        """Guess with this one from now on."""
         self.synthesizer = synthesizer
 
     def _guess(self, values: Any, hidden: dict[int, Any]) -> dict[int, Any]:

@@ -37,20 +37,24 @@ class ETraceGraphExecutor:
 
     @property
     def graph(self) -> ETraceGraph:
+        """What depends on what in the model."""
         if self._graph is None:
             raise ValueError('The graph is not compiled yet: call `compile_graph(*example_inputs)`.')
         return self._graph
 
     @property
     def path_to_states(self) -> dict[tuple, Any]:
+        """The states of the model by path."""
         return dict(brainstate.graph.states(self.model).items())
 
     @property
     def states(self) -> dict[tuple, Any]:
+        """The same."""
         return self.path_to_states
 
     @property
     def state_id_to_path(self) -> dict[int, tuple]:
+        """The path of each state of the model, by the state's `id`."""
         return {id(s): p for p, s in self.path_to_states.items()}
 
     def compile_graph(self, *args: Any) -> None:
@@ -66,7 +70,13 @@ class ETraceGraphExecutor:
 
 
 class ETraceVjpGraphExecutor(ETraceGraphExecutor):
-    """The same, with the factors of one step."""
+    """A model, its graph, and the factors of one step.
+
+    Args:
+        vjp_method: 'single-step' or 'multi-step', kept as it is given.
+        full_jacobian: give the whole Jacobian of a group instead of its diagonal.
+        model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow: as for `ETraceGraphExecutor`.
+    """
 
     def __init__(self, model: Any, vjp_method: str = 'single-step', include_recurrent_mixing: bool = False, sparse_n: int | None = None,
                  snap_max_jacobian_elements: int = 16777216, control_flow: ControlFlowPolicy | None = None, full_jacobian: bool = False):
@@ -77,10 +87,12 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
 
     @property
     def is_single_step_vjp(self) -> bool:
+        """Whether `vjp_method` is 'single-step'."""
         return self.vjp_method == 'single-step'
 
     @property
     def is_multi_step_vjp(self) -> bool:
+        """Whether `vjp_method` is 'multi-step'."""
         return self.vjp_method == 'multi-step'
 
     def solve_h2w_h2h_jacobian(self, *args: Any, etrace_stepper: Any = None, init_etrace: Any = None) -> tuple:
@@ -112,4 +124,5 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
         return out, hidden, other, (xs, dfs), D, None
 
     def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple:
+        """Not handed out: differentiate the call of a learner instead."""
         raise NotImplementedError('The residual of a pull is not handed out: differentiate the call of a learner (`braintrace.compile`) instead.')

@@ -29,6 +29,7 @@ class KappaFilter(brainstate.ShortTermState):  # type: ignore[misc]
         self.kappa, self._shape = kappa, jnp.shape(init_value)
 
     def update(self, x: Any) -> Any:
+        """Take in `x`; gives the new value."""
         self.value = (1 - self.kappa) * x + self.kappa * self.value  # type: ignore[has-type]
         return self.value
 
@@ -51,6 +52,7 @@ class FixedRandomFeedback:
         self.B = jax.lax.stop_gradient(init_scale * jax.random.normal(key, (n_target, n_layer)))
 
     def project(self, y: Any) -> Any:
+        """`y @ B`."""
         return y @ self.B
 
 
@@ -75,5 +77,6 @@ class GradExpon(brainstate.nn.Module):  # type: ignore[misc]
         self.gradients = brainstate.LongTermState(jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), grad_shape))
 
     def update(self, grads: Any) -> Any:
+        """Take in gradients; gives the sum."""
         self.gradients.value = jax.tree.map(lambda old, g: self.decay * old + g, self.gradients.value, grads)
         return self.gradients.value

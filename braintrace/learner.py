@@ -98,16 +98,19 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     @property
     def is_compiled(self) -> bool:
+        """Whether there is a graph yet."""
         return self._own.compiled is not None
 
     @property
     def graph(self) -> ETraceGraph:
+        """What depends on what in the model."""
         if self._own.compiled is None:
             raise ValueError('The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make it with `braintrace.compile`.')
         return self._own.compiled[1].program.layout.graph
 
     @property
     def report(self) -> CompilationReport:
+        """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         if self._own.compiled is None:
             raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
         return CompilationReport(self.graph, memory_of(self._ready()[1], self._budget))
@@ -122,10 +125,12 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     @property
     def path_to_states(self) -> dict[tuple, Any]:
+        """The states of the model by path."""
         return dict(brainstate.graph.states(self.model4compile).items())
 
     @property
     def state_id_to_path(self) -> dict[int, tuple]:
+        """The path of each state of the model, by the state's `id`."""
         return {id(s): p for p, s in self.path_to_states.items()}
 
     def _of_role(self, role: str) -> dict[tuple, Any]:
@@ -133,14 +138,17 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     @property
     def param_states(self) -> dict[tuple, Any]:
+        """The parameters of the model by path."""
         return self._of_role('param')
 
     @property
     def hidden_states(self) -> dict[tuple, Any]:
+        """The hidden states of the model by path."""
         return self._of_role('hidden')
 
     @property
     def other_states(self) -> dict[tuple, Any]:
+        """The states of the model that are neither parameters nor hidden, by path."""
         return self._of_role('other')
 
     def compile_graph(self, *args: Any) -> None:
@@ -304,6 +312,7 @@ class ETraceVmap(brainstate.nn.Module):  # type: ignore[misc]
         self.module = learner
 
     def update(self, *args: Any) -> Any:
+        """One step, or a window of steps, of the whole batch."""
         return self.module(*args)
 
     def etrace_grad(self, *sequences: Any, **options: Any) -> Any:

@@ -57,10 +57,12 @@ class CompilationReport:
 
     @property
     def diagnostics(self) -> tuple[CompilationRecord, ...]:
+        """All that the compiler had to say."""
         return self.graph.diagnostics
 
     @property
     def counts(self) -> dict[str, int]:
+        """How many there are of each."""
         level = lambda which: sum(r.level is which for r in self.diagnostics)
         return dict(hidden_groups=len(self.hidden_groups), etrace_weights=len(self.etrace_weights), excluded_weights=len(self.excluded_weights),
                     warnings=level(DiagnosticLevel.WARNING), errors=level(DiagnosticLevel.ERROR))

@@ -38,6 +38,7 @@ class SyntheticGradient(brainstate.nn.Module):  # type: ignore[misc]
         return {('synth_w', g): s for g, s in self.synth_w.items()} | {('synth_b', g): s for g, s in self.synth_b.items()}
 
     def param_values(self) -> dict[str, dict[int, Any]]:
+        """The values of the parameters, `{'w': {group: array}, 'b': {group: array}}`."""
         return {'w': {g: s.value for g, s in self.synth_w.items()}, 'b': {g: s.value for g, s in self.synth_b.items()}}
 
     def apply(self, param_values: Mapping[str, Mapping[int, Any]], group_hiddens: Mapping[int, Any]) -> dict[int, Any]:

@@ -1,5 +1,7 @@
 """Settings of the documentation: `make docs` builds it with warnings as errors."""
 
+import inspect
+
 import braintrace
 
 project, author = 'braintrace', 'the braintrace authors'
@@ -13,3 +15,16 @@ autodoc_member_order = 'bysource'
 autodoc_typehints = 'none'
 html_theme = 'furo'
 html_title = f'braintrace {version}'
+
+
+def _signature(app, what, name, obj, options, signature, result):
+    """The constructor's own arguments, where a metaclass hides them."""
+    if what == 'class' and signature == '(*args, **kwargs)':
+        s = inspect.signature(obj.__init__)
+        plain = [p.replace(annotation=p.empty) for k, p in s.parameters.items() if k != 'self']
+        return str(s.replace(parameters=plain, return_annotation=s.empty)), None
+
+
+def setup(app):
+    app.connect('autodoc-process-signature', _signature)
+    app.connect('autodoc-skip-member', lambda app, what, name, obj, skip, options: True if type(obj).__name__ == '_tuplegetter' else None)  # fields of records
