@@ -322,3 +322,48 @@ def test_uoro_step_by_step_is_unbiased_too():
     same(found['o'][0], true['o'])
     for k in 'WRb':
         assert np.abs(found[k].mean(0) - true[k]).max() < 6 * found[k].std(0).max() / np.sqrt(len(keys))
+
+
+PATHS = {  # ways of a unit back to itself
+    'fused': lambda p, h, x: (lambda z, r: (1 - z) * h + z * jnp.tanh(cat(x, r * h) @ p['N']))(*jnp.split(sig(cat(x, h) @ p['A']), 2, -1)),
+    'permuted': lambda p, h, x: .5 * h + jnp.tanh((sig(h @ p['R'])[..., ::-1] * h) @ p['S'] + x @ p['W'])[..., ::-1],
+    'both ways': lambda p, h, x: (lambda y: .5 * h + .3 * jnp.tanh(y) + jnp.tanh((y * h) @ p['S'] + x @ p['W']))(h @ p['R']),
+    'two places': lambda p, h, x: .4 * h + jnp.tanh(cat(h, 2 * h, x) @ p['B']),
+    'grouped': lambda p, h, x: (lambda m: .5 * h + jnp.tanh(m(sig(m(h, p['G'])) * h, p['F']) + x @ p['W']))(
+        lambda a, w: jnp.einsum('...gi,gio->...go', a.reshape(*a.shape[:-1], 2, 2), w).reshape(a.shape)),
+    'transposed': lambda p, h, x: .5 * h + jnp.tanh(jnp.einsum('oi,...i->...o', p['S'], sig(jnp.einsum('oi,...i->...o', p['R'], h)) * h) + x @ p['W']),
+    'three products': lambda p, h, x: .3 * h + jnp.tanh(jnp.tanh(jnp.tanh(h @ p['R']) @ p['S']) @ p['R'] + x @ p['W']),
+    'mean': lambda p, h, x: .3 * h + jnp.tanh((h.mean(-1, keepdims=True) * h) @ p['R'] + x @ p['W']),
+}
+
+
+@pytest.mark.parametrize('way', PATHS)
+def test_a_unit_s_own_block_of_the_jacobian(way):
+    """Over one and two products it comes from the position-wise program with bridges; only what mixes more takes a pull for each unit."""
+    from braintrace.run.window import Window
+    shapes = dict(W=(D, H), R=(H, H), S=(H, H), N=(D + H, H), A=(D + H, 2 * H), B=(D + 2 * H, H), G=(2, 2, 2), F=(2, 2, 2))
+    params = {k: jnp.asarray(np.random.RandomState(i).randn(*s)) for i, (k, s) in enumerate(shapes.items())}
+    for samples in ((), (2,)):
+        h, x = jnp.asarray(rng.randn(*samples, H)), jnp.asarray(rng.randn(1, *samples, D))
+        learner = braintrace.compile(lambda p, h, x: 2 * (PATHS[way](p, h, x),), 'ostl_recurrent', params, h, x[0])
+        program = learner._executor(None, params, h, (x[0],), ())[0].program
+        by_pulls = program.layout.scope == 'coupled'
+        assert by_pulls == (way in ('three products', 'mean'))
+        block = jax.jit(lambda h: (lambda w: w.diagonal(0) if by_pulls else w.transition(0))(Window(program, jax.tree.leaves(params), [h], [], [x], 1)))
+        true = jax.jacrev(lambda h: PATHS[way](params, h, x[0]))(h).reshape(h.size, h.size).diagonal().reshape(h.shape)
+        same(block(h)[0, 0, 0], true)
+
+
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop', 'rflo', 'snap 1'])
+def test_what_outputs_read_of_the_old_state_is_credit_of_the_step_before(rule):
+    """A read-out of the old state gives, one step later, what a read-out of the new state gives."""
+    name, options, _ = {**TEXTBOOK, 'pp_prop': ('pp_prop', dict(decay_or_rank=.9), None)}[rule]
+    cell, params, start = CELLS['gru']
+    xs, ys = DATA[3]
+    found = []
+    for old, x, y in ((True, xs, ys), (False, xs[:-1], ys[1:])):
+        step = lambda p, h, x, old=old: (lambda n: (n, (h if old else n) @ p['o']))(cell(p, h, h, x)[0] + .1 * h.mean(-1, keepdims=True))
+        learner = braintrace.compile(step, name, params, start(3), xs[0], **options)
+        found.append(learner.grad(lambda out, y: loss(out, y).sum(), params, learner.init(params, start(3)), x, y, window=2, reduction='sum')[0][0])
+    found[1]['Y'] = found[0]['Y'] if rule != 'snap 1' else found[1]['Y']  # a weight without a trace: its same-step gradient is gone when the credit comes
+    same(*found)

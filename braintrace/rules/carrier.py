@@ -24,12 +24,14 @@ Traces = dict[str, Any]
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """Credit inside each step (`single-step`): of each relation's y, of the old hidden leaves; when asked, of y along position-wise paths (`direct()`) and of
-    the new hidden leaves, each with the rest of its group fixed (`signals()`)."""
+    """Credit inside each step (`single-step`): of each relation's y, of the old hidden leaves along their transition; when asked, of y along position-wise
+    paths (`direct()`) and of the new hidden leaves, each with the rest of its group fixed (`signals()`). `past` is credit of the state before the step, from
+    outputs that read it directly; None for none."""
     y: list
     direct: Any
     hidden: list
     signals: Any = None
+    past: list | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -82,14 +82,26 @@ class Factorised:
                 if f.relation == r:
                     signal = signal + self.decay_f * (f.at_y(c[s.group]) * before[name]).sum(1)
             signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
+            if credit.past is not None:  # it belongs to the step before
+                late = self._of_past(r, credit.past, before, steps + jnp.arange(window.length) - 1, jnp.zeros_like(signal))
+                signal = signal.at[:-1].add(late[1:])
             if op.axes.x is None:
                 weights[r] = signal.sum(0)
             else:  # sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0, with G_j = g_j + a_x G_{j+1}
                 first, G = scan(lambda late, g: 2 * (g + self.decay_x * late,), jnp.zeros_like(signal[0]), signal, window.length, reverse=True)
                 weights[r] = gradient(op, window.operands[r], G) + spread_gradient(op, old[self._x_name(r)][None], self.decay_x * first[None])
+            if credit.past is not None:
+                weights[r] = weights[r] + spread_gradient(op, None if op.axes.x is None else old[self._x_name(r)][None], late[:1])
             if r in impure:
                 weights[r] = weights[r] + gradient(op, window.operands[r], credit.y[r] - direct[r])
         return Contribution(weights), {**self._inputs(old, window), **new} if keep else None
+
+    def _of_past(self, r: int, past: list, before: Traces, steps: Any, found: Any) -> Any:
+        """The signal of output traces before each step, by credit of the state before it."""
+        for name, s, f in self._feeds:
+            if f.relation == r:
+                found = found + (f.at_y(self.layout.at_rows(s.group, past, 1)) * before[name]).sum(1)
+        return found / _correction(self.decay_f, steps).astype(found.dtype).reshape(-1, *[1] * (found.ndim - 1))
 
     def _inputs(self, traces: Traces, window) -> Traces:
         """The input traces at the end of a window."""

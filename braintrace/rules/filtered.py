@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax import is_float
 from ..graph.analysis import Row
 from ..ops.axes import decay, outer, read
 from .carrier import Contribution, Credit, Entry, Traces, scan
@@ -58,17 +59,21 @@ class Filtered:
         hidden = self.inner.layout.graph
         mine = {v for g in groups for v in hidden.hidden_groups[g].hidden_invars}
         s = [a if v in mine else jnp.zeros_like(a) for v, a in zip(hidden.step.hidden_vars, credit.signals(), strict=True)]
+        if credit.past is not None:  # signals of the step before
+            s = [a.at[:-1].add(p[1:]) if v in mine and is_float(v) else a for v, a, p in zip(hidden.step.hidden_vars, s, credit.past, strict=True)]
         late, more = scan(lambda late, now: ([n + self.kappa * a for n, a in zip(now, late, strict=True)], [self.kappa * a for a in late]),
                           [jnp.zeros_like(a[0]) for a in s], s, window.length, reverse=True)
         dy, dh = window.from_signals(more)
         plus = lambda a, b: [x if x.dtype == jax.dtypes.float0 or y.dtype == jax.dtypes.float0 else x + y for x, y in zip(a, b, strict=True)]
-        total = Credit(plus(credit.y, dy), credit.direct, plus(credit.hidden, dh), lambda **how: plus(credit.signals(**how), more))
+        total = Credit(plus(credit.y, dy), credit.direct, plus(credit.hidden, dh), lambda **how: plus(credit.signals(**how), more), credit.past)
         found, new = self.inner.block(plain, window, total, steps, keep)
         if low is not None:
             for slot in self._slots:
                 r = slot.feeds[0].relation
                 lam = self._at(slot.group, [self.kappa * a for a in late], 0)
                 found.weights[r] = found.weights[r] + self._read(slot, low[slot.name], lam)
+                if credit.past is not None:
+                    found.weights[r] = found.weights[r] + self._low_part(slot, plain, low, [p[0] for p in credit.past])
         return found, {**(new or {}), **self._filter(plain, low, window)} if keep else None
 
     def _read(self, s: Slot, m: Any, lam: Any) -> Any:
@@ -100,12 +105,16 @@ class Filtered:
         plain, low = self._split(traces)
         found = self.inner.read(plain, credit)
         for s in self._slots:  # where there is a low-pass, credit meets it instead
-            r, carried = s.feeds[0].relation, self.inner.layout.units[s.group].rows
-            lam = self._at(s.group, credit.hidden, 0)
-            both = jnp.stack([self._at(s.group, credit.hidden, 0)[self._rows(s.group).index(row)] if row in self._rows(s.group)
-                              else jnp.zeros_like(lam[0]) for row in carried])
-            found.weights[r] = found.weights[r] - self.inner.read_slot(s, plain, both) + self._read(s, low[s.name], lam)
+            r = s.feeds[0].relation
+            found.weights[r] = found.weights[r] + self._low_part(s, plain, low, credit.hidden)
         return found
+
+    def _low_part(self, s: Slot, plain: Traces, low: Traces, leaves: Any) -> Any:
+        """What credit of the state gets from the low-pass, less what it gets from the trace itself."""
+        carried = self.inner.layout.units[s.group].rows
+        lam = self._at(s.group, leaves, 0)
+        both = jnp.stack([lam[self._rows(s.group).index(row)] if row in self._rows(s.group) else jnp.zeros_like(lam[0]) for row in carried])
+        return self._read(s, low[s.name], lam) - self.inner.read_slot(s, plain, both)
 
     def advance(self, traces: Traces, window) -> Traces:
         plain, low = self._split(traces)

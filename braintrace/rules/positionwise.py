@@ -66,6 +66,7 @@ class PositionWise:
                 c = (self.layout.at_rows(g, credit.signals(), 1)[:, :, None] * D).sum(1)
             else:
                 c = self.layout.at_rows(g, credit.hidden, 1)
+            c = c if credit.past is None else c + self.layout.at_rows(g, credit.past, 1)
             mu, entry, Q, Q0 = back(D, c, keep)
             for s in self.slots:
                 if s.group == g:

@@ -86,7 +86,8 @@ class RankOne(Exactly):
             traces, total = carry
             w = window.step(k)
             h, _ = w.push([traces[name] for name in s[:self.hidden]], [traces[name] for name in s[self.hidden:]])
-            size = sum(jnp.vdot(jax.lax.dynamic_index_in_dim(c, k, keepdims=False), a) for c, a in zip(signal, h, strict=True))
+            meet = lambda credit, leaves: sum(jnp.vdot(jax.lax.dynamic_index_in_dim(c, k, keepdims=False), a) for c, a in zip(credit, leaves, strict=True))
+            size = meet(signal, h) + (meet(self.kept(credit.past), [traces[name] for name in s[:self.hidden]]) if credit.past is not None else 0)
             return (self.advance(traces, w), [t + size * traces[name] for t, name in zip(total, theta, strict=True)]), None
 
         old = self.init() if traces is None else traces

@@ -53,7 +53,8 @@ class Exact:
 
 def _credit(window: Any, cotangents: Sequence[Any], feedback: Any) -> tuple[list, Credit, dict[int, Any]]:
     gp, y, hidden, inputs = window.same_step(cotangents, feedback)
-    return gp, Credit(y, lambda: window.direct(cotangents, feedback), hidden, lambda **how: window.signals(cotangents, feedback, **how)), inputs
+    signals = lambda **how: window.signals(cotangents, feedback, **how)
+    return gp, Credit(y, lambda: window.direct(cotangents, feedback), hidden, signals, window.past(cotangents, feedback)), inputs
 
 
 @dataclass(frozen=True, eq=False)

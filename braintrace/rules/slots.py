@@ -14,9 +14,9 @@ from .._jax import JaxprEqn, Var, is_float
 from ..graph.analysis import Row
 from ..graph.etrace_graph import ETraceGraph
 from ..graph.groups import HiddenGroup, colour
-from ..graph.layout import positions
 from ..graph.relations import HiddenParamOpRelation
-from .bridges import Bridge, find_bridges
+from .bridges import Bridges, covered, find_bridges
+from .moves import along
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class Layout:
     relations: tuple[HiddenParamOpRelation, ...]
     units: dict[int, Units]
     slots: tuple[Slot, ...]
-    bridges: dict[Var, Bridge]
+    bridges: Bridges
     scope: str = 'diagonal'
 
     def at_rows(self, group: int, leaves: Sequence[Any], axis: int) -> Any:
@@ -81,7 +81,7 @@ class Layout:
                     seen.update(v for v in eqn.outvars if v not in g.hidden_outvars)
             return not seen.isdisjoint(ends)
 
-        return tuple(r for r in rows if outside(r.new))
+        return tuple(r for r in rows if outside(r.new) or r.old in self.read_before)
 
     def is_readout(self, group: int) -> bool:
         """Whether a group only listens: nothing but the outputs (and its own old values) depends on it, and the model has other groups."""
@@ -96,17 +96,33 @@ class Layout:
         return bool(others) and not read and above.isdisjoint(row.new for row in others)
 
     @cached_property
+    def _outward(self) -> set[Var]:
+        """What outputs need, as far back as the new hidden states."""
+        needed, hidden = {a for a in self.graph.step.outs if isinstance(a, Var)}, set(self.graph.step.hidden_outs)
+        for eqn in reversed(self.graph.found.eqns):
+            if any(v in needed and v not in hidden for v in eqn.outvars):
+                needed.update(a for a in eqn.invars if isinstance(a, Var))
+        return needed
+
+    @cached_property
+    def read_before(self) -> frozenset[Var]:
+        """The old hidden states that outputs read directly, not through a new one."""
+        return frozenset(v for v in self.graph.step.hidden_vars if v in self._outward and is_float(v))
+
+    @cached_property
     def feedback_uses(self) -> dict[Var, Var]:
-        """The products in which new hidden states meet a weight on their way to the outputs or the next layer: y to weight."""
+        """The products in which hidden states meet a weight on their way to the outputs or the next layer: y to weight."""
         after: set = set()
+        old: set = set(self.read_before)
         found = {}
         weight = {u.y[0]: u for u in self.graph.found.uses if u.op is not None and u.op.axes.x is not None}
         for eqn in self.graph.found.eqns:
-            reads = {a for a in eqn.invars if isinstance(a, Var) and a in after}
+            reads = {a for a in eqn.invars if isinstance(a, Var) and (a in after or a in old and not self._outward.isdisjoint(eqn.outvars))}
+            old |= set(eqn.outvars) & self._outward - set(self.graph.step.hidden_outs) if reads & old else set()
             for v in eqn.outvars:
                 if v in weight and reads - {weight[v].w}:
                     found[v] = weight[v].w
-            after.update(eqn.outvars if reads else [v for v in eqn.outvars if v in self.graph.step.hidden_outs])
+            after.update(eqn.outvars if reads - old else [v for v in eqn.outvars if v in self.graph.step.hidden_outs])
         return found
 
     @cached_property
@@ -129,9 +145,9 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
     """
     if scope not in ('diagonal', 'block', 'coupled', 'leak', 'filtered'):
         raise ValueError(f"`scope` must be 'diagonal', 'block' or 'coupled', got {scope!r}.")
-    bridges = find_bridges(graph) if scope in ('block', 'coupled') else {}
+    bridges = find_bridges(graph, twice=scope == 'coupled') if scope in ('block', 'coupled') else {}
     if scope == 'coupled':
-        scope, bridges = ('block', bridges) if _crossed_once(graph, bridges) else (scope, {})
+        scope, bridges = ('block', bridges) if covered(graph, bridges) else (scope, {})
     every = {g.index: scope in ('coupled', 'leak') or scope == 'filtered' and not _carried(graph, g, bridges) for g in graph.hidden_groups}
     relations = tuple(graph.hidden_param_op_relations)
     units = {g.index: _units(graph, g, relations, bridges, every[g.index]) for g in graph.hidden_groups if _carried(graph, g, bridges, every[g.index])}
@@ -142,7 +158,7 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
             if g.index not in units:
                 continue
             for unit in r.maps[g.index]:
-                feed = Feed(i, unit, at_y(unit, units[g.index].shape))
+                feed = Feed(i, unit, along(unit, units[g.index].shape))
                 source = r.w_var if r.axes.x is not None else r.use.eqn.invars[0]
                 alike = (source, r.axes, r.y_var.aval.shape, g.index, unit.tobytes(), None if r.op.plain else i)  # these mean the same trace
                 k = home.setdefault(alike, len(slots))
@@ -151,18 +167,6 @@ def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
                 else:
                     slots.append(Slot(_name(r, g, slots), g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
     return Layout(graph, relations, units, tuple(slots), bridges, scope)
-
-
-def _crossed_once(graph: ETraceGraph, bridges: dict[Var, Bridge]) -> bool:
-    """Whether the bridges give the whole diagonal: every path that mixes units does so in one op with a bridge, and nowhere else."""
-    found = graph.found
-    of = {r.y_var: i for i, u in enumerate(found.uses) for r in graph.hidden_param_op_relations if r.use is u}
-    for k, operands in found.cuts.items():
-        if any(s < len(found.rows) for i in operands for s in found.dep(found.eqns[k].invars[i]).maps):
-            y = found.eqns[k].outvars[0]
-            if y not in bridges or y not in of or any(found.dep(row.new).mixed >> found.seed(of[y]) & 1 for row in found.rows):
-                return False
-    return True
 
 
 def _sums(graph: ETraceGraph) -> dict[Var, Var]:
@@ -200,14 +204,14 @@ def _name(r: HiddenParamOpRelation, g: HiddenGroup, slots: Sequence[Slot]) -> st
     return f'{name}#{again}' if again else name
 
 
-def _carried(graph: ETraceGraph, g: HiddenGroup, bridges: dict[Var, Bridge], every: bool = False) -> tuple[Row, ...]:
+def _carried(graph: ETraceGraph, g: HiddenGroup, bridges: Bridges, every: bool = False) -> tuple[Row, ...]:
     """The rows of a group whose old value matters to a trace; with `every` all of them."""
     mine = [s for s, row in enumerate(graph.found.rows) if any(row.old is v for v in g.hidden_invars)]
-    bridged = {s for b in bridges.values() for s in b.rows}
+    bridged = {s for over in bridges.values() for b in over for s in b.rows}
     return tuple(graph.found.rows[s] for k, s in enumerate(mine) if (every or k in g.carried or s in bridged) and is_float(graph.found.rows[s].old))
 
 
-def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation], bridges: dict[Var, Bridge], every: bool
+def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOpRelation], bridges: Bridges, every: bool
            ) -> Units:
     carried = _carried(graph, g, bridges, every)
     leaves = tuple(next(i for i, v in enumerate(graph.step.hidden_vars) if v is row.old) for row in carried)
@@ -222,30 +226,3 @@ def _units(graph: ETraceGraph, g: HiddenGroup, relations: Sequence[HiddenParamOp
                 link[first.ravel()[both]] = m.ravel()[both]
                 apart.append(link)
     return Units(carried, leaves, g.varshape, (colour(n, apart) if apart else np.zeros(n, np.int32)).reshape(g.varshape))
-
-
-def at_y(unit: np.ndarray, shape: tuple[int, ...]) -> Callable:
-    """A function that takes values of units, with any leading axes, to the elements of y that feed them; zero where none is fed."""
-    runs = _runs(unit, shape)
-    if runs is None:
-        keep, index = unit >= 0, np.maximum(unit, 0)
-        return lambda a: jnp.where(keep, a.reshape(*a.shape[:a.ndim - len(shape)], -1)[..., index], 0)
-    if len(runs) == 1 and runs[0][0] is not None:
-        return lambda a: a
-    return lambda a: jnp.concatenate([jnp.zeros((*a.shape[:-1], n), a.dtype) if start is None else a[..., start:start + n] for start, n in runs], -1)
-
-
-def _runs(unit: np.ndarray, shape: tuple[int, ...]) -> list[tuple[int | None, int]] | None:
-    """The map as slices of the last axis, (start or None for nothing, length), if it has that form."""
-    if unit.ndim != len(shape) or not shape or unit.shape[:-1] != shape[:-1]:
-        return None
-    here = positions(shape)
-    row = unit.reshape(-1, unit.shape[-1])[0] if unit.size else unit.ravel()
-    starts = np.flatnonzero(np.diff(row, prepend=-5) != (row >= 0))
-    runs: list[tuple[int | None, int]] = []
-    for a, b in zip(starts, [*starts[1:], len(row)], strict=True):
-        runs.append((None if row[a] < 0 else int(row[a]), int(b - a)))
-        expected = -1 if row[a] < 0 else here[..., row[a]:row[a] + (b - a)]
-        if not np.array_equal(unit[..., a:b], np.broadcast_to(expected, unit[..., a:b].shape)):
-            return None
-    return runs if len(runs) <= 16 else None

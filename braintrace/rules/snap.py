@@ -115,11 +115,15 @@ class SparseInfluence(Pulls):
         """Step by step: `dw_t = same-step gradient + s_t . (Phi e_{t-1})`."""
         floats = self.kept(credit.signals(together=True)) + [jnp.zeros((window.length, *v.aval.shape), v.aval.dtype) for v in self.state[self.hidden:]]
         old = self.init() if traces is None else traces
+        others = floats[self.hidden:]
 
         def turn(carry, k):
             traces, total = carry
+            at = lambda leaves: self.rows([jax.lax.dynamic_index_in_dim(a, k, keepdims=False) for a in leaves])
             pushed, new = self._advance(traces, window.step(k))
-            got = self._read(pushed, self.rows([jax.lax.dynamic_index_in_dim(a, k, keepdims=False) for a in floats]))
+            got = self._read(pushed, at(floats))
+            if credit.past is not None:
+                got = [a + b for a, b in zip(got, self._read(traces, at([*self.kept(credit.past), *others])), strict=True)]
             return (new, [a + b.astype(a.dtype) for a, b in zip(total, got, strict=True)]), None
 
         zero = [jnp.zeros(u.w.aval.shape, u.w.aval.dtype) for _, u, _, _ in self.uses]

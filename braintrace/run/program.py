@@ -2,24 +2,31 @@
 
 `cut` sees the old hidden state as a constant; `pw` follows position-wise paths only. A value that arrives at a new hidden state joins `cut`, so that from there
 credit flows on freely: to the read-out, the loss, the next layer in the same step. What outputs take from the old hidden state without passing through a new
-one (a spike before its reset, a read-out of the old state) they take in a third, `out`, where nothing is cut.
+one (a spike before its reset, a read-out of the old state) is credit of the step before, and is asked for by itself (`from_old`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .._jax import JaxprEqn, Literal, Var, bind, is_float
+from ..rules.bridges import Detour
 from ..rules.slots import Layout
 from .loop import Loop
 
 Values = Sequence[Any]
+
+
+class Known(NamedTuple):
+    """What is known of a step: the products with traced weights, and what a unit's change comes back as over each bridge of two products."""
+    products: Values
+    scales: Values = ()
 
 
 class Program:
@@ -32,35 +39,23 @@ class Program:
         self._hidden = set(self.step.hidden_outs)
         self._graded = [i for i, a in enumerate(self.step.outs) if is_float(a)] if graded is None else list(graded)
         self._graded_hidden = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)] if hidden else []
-        self._products = [r.y_var for r in layout.relations if r.axes.x is not None]
-        self._outward = self._toward_outputs()
+        self.detours = [b for over in layout.bridges.values() for b in over if isinstance(b, Detour)]
+        self.products = list(dict.fromkeys([r.y_var for r in layout.relations if r.axes.x is not None] + [d.first.y[0] for d in self.detours]))
         self._weight_at = {u.y[0]: u.operand for u in self.found.uses}
         self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
-
-    def _toward_outputs(self) -> set[int]:
-        """The equations that outputs need, as far back as the new hidden states."""
-        found: set[int] = set()
-        todo = [a for a in self.step.outs if isinstance(a, Var)]
-        while todo:
-            a = todo.pop()
-            k = self.found.made_by.get(a)
-            if a not in self._hidden and k is not None and k not in found:
-                found.add(k)
-                todo += [b for b in self.found.eqns[k].invars if isinstance(b, Var)]
-        return found
 
     @cached_property
     def loop(self) -> Loop:
         """The step as the body of a loop, giving also the products with traced weights, which are costly to compute again."""
-        return Loop(self.step, self._products)
+        return Loop(self.step, self.products)
 
     def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
-             along: Values | None = None, known: Values | None = None, join: bool = True, feedback: Mapping[Var, Any] | None = None,
+             along: Values | None = None, known: Known | None = None, join: bool = True, feedback: Mapping[Var, Any] | None = None,
              cuts: Mapping[int, frozenset[int]] | None = None) -> tuple[list, list, list]:
         """New hidden state, graded outputs and the operand x of each relation.
 
         `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
-        then a constant; `along` is added on position-wise paths only. `known` has the products that need not be computed again. Without `join` paths end
+        then a constant; `along` is added on position-wise paths only. `known` has what need not be computed again. Without `join` paths end
         at the new hidden state. `feedback` has the weights that credit takes instead of those of the product that makes a variable. `cuts` says where
         position-wise paths end: those of the states unless given.
         """
@@ -68,8 +63,8 @@ class Program:
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
         cut = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
         pw = dict(zip(step.hidden_vars, moving, strict=True))
-        out = dict(pw)
-        given = dict(zip(self._products, known, strict=True)) if known is not None else {}
+        given = dict(zip(self.products, known.products, strict=True)) if known is not None else {}
+        scales = dict(zip(self.detours, known.scales, strict=True)) if known is not None and known.scales else {}
         xs: list[Any] = [None] * len(self.layout.relations)
 
         def read(env: dict, a: Any) -> Any:
@@ -96,16 +91,15 @@ class Program:
             live = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in pw and i not in cuts.get(k, ())]
             made = run(eqn, list(values), relations)
             followed = run(eqn, [pw[a] if i in live else v for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))], relations) if live else None
-            bridge = self.layout.bridges.get(eqn.outvars[0])
-            if bridge is not None and bridge.x in pw and followed is None:
-                w = lax.stop_gradient(read(cut, eqn.invars[self.layout.relations[relations[0]].use.operand]))
-                followed = [made[0] + bridge(pw[bridge.x] - cut[bridge.x], w)]
+            for bridge in () if live else self.layout.bridges.get(eqn.outvars[0], ()):
+                if bridge.x in pw and (bridge in scales or not isinstance(bridge, Detour)):
+                    scale = scales[bridge] if bridge in scales else values[self.layout.relations[relations[0]].use.operand][bridge.weight]
+                    followed = list(made) if followed is None else followed
+                    followed[0] = followed[0] + bridge(pw[bridge.x] - cut[bridge.x], lax.stop_gradient(scale))
             if along is not None and relations:
                 followed = list(made) if followed is None else followed
                 for r in relations:
                     followed[0] = followed[0] + along[r]
-            if join and k in self._outward:
-                out.update(zip(eqn.outvars, run(eqn, [read(out, a) for a in eqn.invars], relations), strict=True))
             cut.update(zip(eqn.outvars, made, strict=True))
             if followed is not None:
                 pw.update(zip(eqn.outvars, followed, strict=True))
@@ -113,18 +107,29 @@ class Program:
                 for v in eqn.outvars:
                     if v in self._hidden:
                         cut[v] = pw.pop(v, cut[v])
-                        out.pop(v, None)
         new = [read(pw, v) for v in step.hidden_outs]
-        return new, self.graded([read(out, a) for a in step.outs], new), xs
+        return new, self.graded([read(cut, a) for a in step.outs], new), xs
 
-    def outputs(self, params: Values, hidden: Values, other: Values, inputs: Values, added: Mapping[Var, Any], known: Values | None = None,
+    def from_old(self, params: Values, hidden: Values, other: Values, inputs: Values, known: Known | None = None,
+                 feedback: Mapping[Var, Any] | None = None) -> list:
+        """Graded outputs as a function of the old hidden state, the new one held fixed."""
+        step, given = self.step, dict(zip(self.products, known.products, strict=True)) if known is not None else {}
+        invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
+        env = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
+        read = lambda a: a.val if isinstance(a, Literal) else env[a]
+        for eqn in self.found.eqns:
+            made = _run(eqn, [read(a) for a in eqn.invars], given, feedback or {}, self._weight_at) if eqn.outvars else []
+            env.update((v, _hold(a) if v in self._hidden else a) for v, a in zip(eqn.outvars, made, strict=True))
+        return self.graded([read(a) for a in step.outs], [_hold(read(v)) for v in step.hidden_outs])
+
+    def outputs(self, params: Values, hidden: Values, other: Values, inputs: Values, added: Mapping[Var, Any], known: Known | None = None,
                 feedback: Mapping[Var, Any] | None = None) -> list:
         """Graded outputs as a function of what is `added` to the new hidden states of one group, which do not see each other's change."""
         step = self.step
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
         env = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
         moved: dict[Var, Any] = {}
-        given = dict(zip(self._products, known, strict=True)) if known is not None else {}
+        given = dict(zip(self.products, known.products, strict=True)) if known is not None else {}
         read = lambda env, a: a.val if isinstance(a, Literal) else env[a]
         for eqn in self.found.eqns:
             if not eqn.outvars:

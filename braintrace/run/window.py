@@ -13,11 +13,13 @@ import jax.numpy as jnp
 from .._jax import Literal, Var, eval_jaxpr, is_float, new_jaxpr, prune
 from ..graph.analysis import Row
 from ..graph.perturbation import perturb
+from ..graph.relations import weight_program
 from ..graph.samples import sample_axes
 from ..graph.uses import Use
+from ..rules.bridges import Detour
 from ..rules.carrier import scan
 from ..rules.slots import Layout
-from .program import Program
+from .program import Known, Program
 
 
 class Window:
@@ -48,7 +50,29 @@ class Window:
 
     def _over_time(self, f: Callable) -> Callable:
         """`f(hidden, other, inputs, known y, ...)` for all steps at once."""
-        return lambda *moving: jax.vmap(f)(self.before, self.before_other, self.inputs, self.y, *moving)
+        return lambda *moving: jax.vmap(f)(self.before, self.before_other, self.inputs, self.known, *moving)
+
+    @cached_property
+    def known(self) -> Known:
+        """What need not be computed again, step by step."""
+        return Known(self.y, [self._scale(d) for d in self.program.detours])
+
+    def _scale(self, d: Detour) -> jax.Array:
+        """What a unit's change comes back as over two products, step by step."""
+        program = weight_program(self.program.step, [d.first.w, d.second.w])
+        between = self.program.found.along({d.seed}, [d.first.y[0]], [d.second.x_var])
+        start, *rest = self._values([d.first.y[0], *between.constvars])
+        follow = lambda y: jax.vmap(lambda c, y: eval_jaxpr(between, c, y)[0])(rest, y)
+        _, slopes = jax.jvp(follow, (start,), (jnp.ones_like(start),))
+        return d.scale(slopes, *eval_jaxpr(program.jaxpr, program.consts, *self.params))
+
+    def _values(self, wanted: Sequence[Var], f: Callable = lambda values: values) -> Any:
+        """The values of some variables, or a function of them, at all steps."""
+        jaxpr, known = self.program.step.jaxpr.jaxpr, self.program.products
+        eqns = [e for e in jaxpr.eqns if not e.effects and set(known).isdisjoint(e.outvars)]
+        program = new_jaxpr([*jaxpr.invars, *known], wanted, prune(eqns, wanted), jaxpr.constvars)
+        return jax.vmap(lambda h, s, x, y: f(eval_jaxpr(program, self.program.step.jaxpr.consts, *self.params, *h, *s, *x, *y)))(
+            self.before, self.before_other, self.inputs, self.y)
 
     def _pull_both(self, f: Callable, along: Any, moving: Any) -> tuple[Any, Callable]:
         """The value of `f(cuts, along, moving)` and its pull-back, where paths of states and of outputs of ops may end in different places."""
@@ -77,6 +101,13 @@ class Window:
         _, pull, xs = jax.vjp(outputs, list(self.params), self._zeros(), list(self.before), floats, has_aux=True)
         self.__dict__['operands'] = xs
         return pull(list(cotangents))
+
+    def past(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list | None:
+        """Credit of the old hidden leaves from outputs that read them directly; None where no output does."""
+        if not self.layout.read_before:
+            return None
+        run = lambda h, s, x, y, m: self.program.from_old(self.params, m, s, x, y, feedback)
+        return jax.vjp(lambda m: self._over_time(run)(m), list(self.before))[1](list(cotangents))[0]
 
     def direct(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
         """The part of the credit of each relation's y that arrives along position-wise paths."""
@@ -296,12 +327,12 @@ class Window:
 
     def operand(self, use: Use) -> Any:
         """What multiplies the weight of a use, step by step."""
-        jaxpr = self.program.step.jaxpr.jaxpr
+        if use.axes is None or use.axes.x is None:
+            return None
         wanted = [a for a in use.eqn.invars if isinstance(a, Var)]
-        program = new_jaxpr(jaxpr.invars, wanted, prune([e for e in jaxpr.eqns if not e.effects], wanted), jaxpr.constvars)
 
-        def run(h, s, x, y):
-            values = dict(zip(wanted, eval_jaxpr(program, self.program.step.jaxpr.consts, *self.params, *h, *s, *x), strict=True))
-            return use.op.x([a.val if isinstance(a, Literal) else values[a] for a in use.eqn.invars])  # type: ignore[union-attr]
+        def x(values):
+            at = dict(zip(wanted, values, strict=True))
+            return use.op.x([a.val if isinstance(a, Literal) else at[a] for a in use.eqn.invars])  # type: ignore[union-attr]
 
-        return None if use.axes is None or use.axes.x is None else self._over_time(run)()
+        return self._values(wanted, x)
