@@ -14,7 +14,7 @@ from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
 __all__ = ['Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive',
-           'is_float', 'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
+           'is_float', 'located', 'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
 
 Atom: TypeAlias = Var | Literal
 
@@ -75,11 +75,22 @@ _LIBRARIES = re.compile(r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|
 _OURSELVES = re.compile(r'/braintrace/(frontends|graph|_jax)')
 
 
-def source_line(eqn: JaxprEqn) -> str:
-    """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is one, or `?`."""
+def _lines(eqn: JaxprEqn) -> tuple[list, list]:
+    """The lines that led to an equation, from the inside: all, and those that are no library's."""
     frames = [(f.file_name, f.line_num) for f in getattr(eqn.source_info.traceback, 'frames', ())]
     inside = list(itertools.takewhile(lambda f: not _OURSELVES.search(f[0]), frames)) or frames
-    own = [f for f in inside if not _LIBRARIES.search(f[0])] or [f for f in inside if not re.search('/(jax|saiunit)/', f[0])] or inside
+    return inside, [f for f in inside if not _LIBRARIES.search(f[0])]
+
+
+def located(eqn: JaxprEqn, around: JaxprEqn | None) -> JaxprEqn:
+    """The equation; where none of its lines is the user's own, as inside functions that a library compiles, at the place of the call around it."""
+    return eqn if around is None or _lines(eqn)[1] else eqn.replace(source_info=around.source_info)
+
+
+def source_line(eqn: JaxprEqn) -> str:
+    """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is one, or `?`."""
+    inside, own = _lines(eqn)
+    own = own or [f for f in inside if not re.search('/(jax|saiunit)/', f[0])] or inside
     return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
 
 

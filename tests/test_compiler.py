@@ -259,6 +259,12 @@ def test_the_report_names_every_leaf_and_its_fate():
     assert CompilationReport(graph).counts == dict(hidden_groups=1, etrace_weights=3, excluded_weights=len(P) - 2, warnings=2, errors=0)
 
 
+def test_the_place_of_an_op_inside_a_library_function_is_the_users_line():
+    step = lambda p, s, x: 2 * (jnp.tanh(.5 * s + jnp.fft.irfft(jnp.fft.rfft(x[:, :1]) * jnp.fft.rfft(p['b']), H)),)
+    [told] = [r.message for r in compile_step(trace(step, P, h, x)[0]).explain(weight_path=('b',))]
+    assert 'through `fft` at test_compiler.py' in told
+
+
 @pytest.mark.parametrize('step, state, error, message', [
     (lambda p, s, x: (s, x), (), CompilationError, 'no hidden state'),
     (lambda p, s, x: (s[:, 1:], x), h, ValueError, 'enters the step as float64.2,6. and leaves it as float64.2,5.'),

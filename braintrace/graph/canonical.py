@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, new_jaxpr, open_jaxpr, prune, source_line, subjaxprs, trace
+from .._jax import Atom, ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, located, new_jaxpr, open_jaxpr, prune, source_line, subjaxprs, trace
 from ..ops.marker import marked
 from ..ops.register import ETPPrimitive
 from ..ops.sparse import JAX_SPARSE, is_kernel, plain_form
@@ -117,6 +117,7 @@ class Flat:
         self.eqns: list[JaxprEqn] = []
         self.consts: dict[Var, object] = {}
         self.depth = 0
+        self.around: JaxprEqn | None = None  # the call that is being opened
 
     def flag(self, a: Atom) -> int:
         return 0 if isinstance(a, Literal) else self.flags.get(a, 0)
@@ -129,10 +130,13 @@ class Flat:
             env[v] = Var(v.aval)
             self.consts[env[v]] = c
         read = lambda a: a if isinstance(a, Literal) else env[a]
+        around = self.around
         for eqn in jaxpr.eqns:
+            self.around = eqn = located(eqn, around)
             way = Flat.open_function if isinstance(eqn.primitive, ETPPrimitive) else _OPEN.get(eqn.primitive.name, Flat.emit)
             opened = way(self, eqn, [read(a) for a in eqn.invars], alive)
             env.update(zip(eqn.outvars, opened, strict=True))
+        self.around = around
         return [read(a) for a in jaxpr.outvars]
 
     def emit(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None = None) -> list[Atom]:
