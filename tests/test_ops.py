@@ -10,6 +10,7 @@ from jax import lax
 from jax.experimental import sparse
 
 import braintrace
+from braintrace.ops import Axes, Op
 from braintrace.ops.rules import RULES
 
 brainevent.config.set_backend('cpu', 'jax_raw')
@@ -102,6 +103,22 @@ def test_op(name):
 def test_every_rule_has_a_row():
     from braintrace.ops.sparse import JAX_SPARSE
     assert {rule for rule, *_ in OPS.values()} == RULES.keys() - set(JAX_SPARSE)
+
+
+def test_an_op_with_a_rule_stays_closed():
+    """What it computes would mix units. With trace='marked' its weight counts as marked."""
+    def rule(eqn, i, const):
+        return NotImplemented if i != 1 else Op(Axes('bi', 'io', 'bo'), eqn.invars[1].aval.shape, lambda values: values[0])
+
+    _, op, w, xs = OPS['matrix']
+    h = jnp.zeros((B, H))
+    true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)
+    for op_rule, traced in ((rule, 1), (lambda eqn, i, const: NotImplemented, 0)):
+        closed = braintrace.register_primitive('closed', lambda x, w: jnp.fft.ifft(jnp.fft.fft(x @ w)).real, op_rule=op_rule)
+        learner = braintrace.compile(layer(lambda w, x: closed.bind(x, w)), 'd_rtrl', w, h, xs[0], trace='marked')
+        assert [r.primitive.name for r in learner.graph.hidden_param_op_relations] == ['closed'] * traced
+        if traced:
+            np.testing.assert_allclose(learner.grad(lambda out: jnp.mean(out ** 2), w, learner.init(w, h), xs, window=3)[0][0], true, atol=1e-9)
 
 
 def test_a_trace_over_the_limit_is_told_and_left_out():

@@ -167,8 +167,10 @@ class Flat:
         return self.emit(eqn, ins, alive) if is_kernel(eqn) else self.walk(eqn.params[CALLS[eqn.primitive.name]], ins, alive)
 
     def open_function(self, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
-        """An op of the user's own: what it computes, its weights marked."""
+        """An op of the user's own, its weights marked: what it computes, or the op itself if a rule tells about it."""
         weights = eqn.primitive.trainable(eqn.params).values()
+        if eqn.primitive.op_rule is not None:
+            return self.emit(eqn, [self.call(marked, a)[0] if i in weights else a for i, a in enumerate(ins)], alive)
         program = lambda *a: eqn.primitive.f(*[marked(v) if i in weights else v for i, v in enumerate(a)], **eqn.params)
         return self.walk(trace(program, *ins), ins, alive)
 

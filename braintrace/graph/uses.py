@@ -71,7 +71,7 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
                 flags[y] = flag(made.invars[0])
                 uses.append(Use(made, 0, y, (y,), elementwise(y.aval.shape), eqn))
         elif weights and f & DATA:
-            rule = RULES.get(eqn.primitive.name)
+            rule = getattr(eqn.primitive, 'op_rule', None) or RULES.get(eqn.primitive.name)
             outs = tuple(v for v in eqn.outvars if is_float(v))
             for i in weights if outs else ():
                 op = NotImplemented if rule is None else rule(eqn, i, const)

@@ -2,21 +2,13 @@
 
 import jax.numpy as jnp
 
-from braintrace._jax import FunctionPrimitive
-from braintrace.ops.axes import Axes, Op
-from braintrace.ops.rules import RULES
+import braintrace
+from braintrace.ops import Axes, Op
 
 
 def by_fft(x, w):
     """`y[b, j] = sum_k x[b, j - k] w[k]`, indices modulo n."""
     return jnp.fft.irfft(jnp.fft.rfft(x) * jnp.fft.rfft(w), x.shape[-1])
-
-
-circulant_p = FunctionPrimitive('circulant', by_fft)
-
-
-def circulant(x, w):
-    return circulant_p.bind(x, w)
 
 
 def rule(eqn, i, const):
@@ -27,4 +19,4 @@ def rule(eqn, i, const):
     return Op(Axes(x='bjk', w='k', y='bj'), w_shape=(n,), x=lambda values: values[0], line_up_x=lambda x: x[:, shifted])
 
 
-RULES['circulant'] = rule
+circulant = braintrace.register_primitive('circulant', by_fft, op_rule=rule).bind
