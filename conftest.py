@@ -5,8 +5,20 @@ import jax
 import pytest
 from _pytest.doctest import DoctestItem
 
+from braintrace.algorithms import BY_NAME, LEARNERS
+
 jax.config.update('jax_disable_most_optimizations', True)  # tiny nets: compiling is what takes time
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported
+
+
+@pytest.fixture(autouse=True)
+def _rules():
+    """What a test registers is forgotten after it."""
+    kept = [(table, dict(table)) for table in (BY_NAME, LEARNERS)]
+    yield
+    for table, before in kept:
+        table.clear()
+        table.update(before)
 
 
 @pytest.fixture(autouse=True)

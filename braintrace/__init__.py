@@ -36,6 +36,7 @@ _HOME = {
     'report': ['CompilationReport'],
     'filters': ['FixedRandomFeedback', 'GradExpon', 'KappaFilter'],
     'rules.config': ['ETraceConfig'],
+    'rules.registry': ['register_rule'],
     'synthetic': ['SyntheticGradient', 'train_synthetic_gradient'],
     'run.data': ['MultiStepData', 'SingleStepData'],
     'run.pure': ['PureLearner'],
@@ -44,12 +45,14 @@ _WHERE = {name: module for module, names in _HOME.items() for name in names}
 _LEGACY = ['ConvOp', 'ETraceGroupState', 'ETraceOp', 'ETraceParam', 'ETraceState', 'ETraceTreeState', 'ElemWiseOp', 'ElemWiseParam', 'FakeETraceParam',
            'FakeElemWiseParam', 'LoraOp', 'MatMulOp', 'NonTempParam', 'SpMatMulOp']  # of 0.1.1
 
+_PARTS = ['nn', 'ops', 'rules']
+
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str):
-    if name == 'nn':
-        return _import_module('.nn', __name__)
+    if name in _PARTS:
+        return _import_module(f'.{name}', __name__)
     if name in _LEGACY:
         _warnings.warn(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.', DeprecationWarning, stacklevel=2)
         return getattr(_import_module('.legacy', __name__), name)
@@ -61,4 +64,4 @@ def __getattr__(name: str):
 
 
 def __dir__():
-    return sorted([*globals(), *__all__, *_LEGACY, 'nn'])
+    return sorted([*globals(), *__all__, *_LEGACY, *_PARTS])

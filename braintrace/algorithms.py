@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from .learner import ETraceAlgorithm, ETraceVmap, brainstate
 from .rules.config import ETraceConfig
-from .rules.registry import BY_NAME, decays, find_rule
+from .rules.registry import BY_NAME, LEARNERS, Rule, decays, find_rule
 from .rules.signals import Extra
 
 _OLD = 'fast_solve', 'chunked_trace', 'snap_max_jacobian_elements'  # accepted for old code: there is one way, and it is the fast one
@@ -26,8 +26,6 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             options['random_feedback_key'] = random_feedback_key
         if config is not None and config.learning_signal == 'random_feedback' and random_feedback_key is None:
             raise ValueError("A configuration with learning_signal='random_feedback' needs `random_feedback_key`.")
-        if config is not None and config.learning_signal == 'modulatory' and vjp_method == 'multi-step':
-            raise ValueError("A modulator replaces the credit of each step: use vjp_method='single-step'.")
         super().__init__(model, name, vjp_method, control_flow, config=config, **options)
 
 
@@ -265,8 +263,6 @@ class ThreeFactor(ETraceVjpAlgorithm):
     rule = BY_NAME['three_factor']
 
     def __init__(self, model: Any, name: str | None = None, vjp_method: str = 'single-step', modulator: Any = None, **more: Any):
-        if vjp_method == 'multi-step':
-            raise ValueError("A modulator replaces the credit of each step: use vjp_method='single-step'.")
         super().__init__(model, name, vjp_method, **more)
         self.modulator = modulator
 
@@ -280,8 +276,6 @@ class DNI(ETraceVjpAlgorithm):
     rule = BY_NAME['dni']
 
     def __init__(self, model: Any, synthesizer: Any = None, name: str | None = None, vjp_method: str = 'multi-step', **more: Any):
-        if vjp_method != 'multi-step':
-            raise ValueError("DNI guesses the credit at a window's end: use vjp_method='multi-step'.")
         super().__init__(model, name, vjp_method, guess=self._guess, **more)
         self.synthesizer = synthesizer
 
@@ -303,23 +297,26 @@ class DNI(ETraceVjpAlgorithm):
         if fitted is not None and fitted != window:
             raise ValueError(f'The synthesizer was fitted for windows of {fitted} steps, this call has {window}: pass window={fitted}, or fit it again with '
                              '`train_synthetic_gradient`.')
-        return Extra(self.synthesizer.param_values(), None)
+        return super()._extra(modulator, length, window)._replace(fixed=self.synthesizer.param_values())
 
 
-_CLASSES = {c.rule.name: c for c in (BPTT, RTRL, D_RTRL, pp_prop, HybridDimVjpAlgorithm, EProp, OSTLRecurrent, OSTLFeedforward, RFLO, OTTT, SnAp, UORO, KFRTRL,
-                                     LowRankRTRL, ThreeFactor, DNI)}
+LEARNERS.update({c.rule.name: c for c in (BPTT, RTRL, D_RTRL, pp_prop, HybridDimVjpAlgorithm, EProp, OSTLRecurrent, OSTLFeedforward, RFLO, OTTT, SnAp, UORO,
+                                          KFRTRL, LowRankRTRL, ThreeFactor, DNI)})
 _ENGINES = {'per_param': ParamDimVjpAlgorithm, 'io_factorized': IODimVjpAlgorithm, 'random_projection': RandomProjectionVjpAlgorithm}
 
 
 def find_algorithm(algorithm: Any) -> type[ETraceAlgorithm]:
-    """The learner class behind a name, a class or a configuration."""
+    """The learner class behind a name, a class, a configuration or a rule."""
     if isinstance(algorithm, str):
-        return _CLASSES[find_rule(algorithm).name]
+        algorithm = find_rule(algorithm)
+    if isinstance(algorithm, Rule):
+        known = LEARNERS.get(algorithm.name)
+        return known if known is not None and known.rule is algorithm else type(algorithm.name, (ETraceVjpAlgorithm,), {'rule': algorithm})
     if isinstance(algorithm, ETraceConfig):
         return _ENGINES[algorithm.trace_factorization]
     if isinstance(algorithm, type) and issubclass(algorithm, ETraceAlgorithm):
         return algorithm
-    raise TypeError(f'`algorithm` must be a name, a subclass of ETraceAlgorithm or an ETraceConfig, got {algorithm!r}.')
+    raise TypeError(f'`algorithm` must be a name, a subclass of ETraceAlgorithm, an ETraceConfig or a Rule, got {algorithm!r}.')
 
 
 def compile_module(model: Any, algorithm: Any, *example_inputs: Any, batch_size: int | None = None, seed: int | None = None, verbose: int = 0,

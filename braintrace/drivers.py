@@ -19,9 +19,11 @@ brainstate: Any = frontend.brainstate
 
 
 class SequenceDriverMixin:
-    """`etrace_grad` and `etrace_evolve` for a learner."""
+    """`etrace_grad`, `etrace_learn` and `etrace_evolve` for a learner."""
     rule: Rule
     _own: Any
+    config: Any
+    param_states: Any
     _budget: int
     _single_step: bool
     _ready: Callable
@@ -56,6 +58,7 @@ class SequenceDriverMixin:
         """
         self._ready()
         wrapped = lambda x: isinstance(x, SingleStepData | MultiStepData)
+        self.rule.check_modulator(modulator)
         if any(map(wrapped, jax.tree.leaves(sequences, is_leaf=wrapped))):
             raise TypeError('`etrace_grad` takes plain sequences: wrap the data inside `step_fn`.')
         if loss_output not in ('per_step', 'masked', 'scalar'):
@@ -63,7 +66,7 @@ class SequenceDriverMixin:
         if weights is not None and not (isinstance(weights, Mapping) and all(isinstance(s, brainstate.State) for s in weights.values())):
             raise TypeError(f'`weights` must be a dict of states, got {type(weights).__name__}.')
         length = sequence_length(sequences)
-        weights = self.param_states if weights is None else weights  # type: ignore[attr-defined]
+        weights = self.param_states if weights is None else weights
         if chunk_size is not None and not (chunk_size == 1 and not isinstance(chunk_size, bool)):
             grads, losses, aux = self._by_chunks(sequences, length, step_fn, mask, chunk_size, weights, reduction, has_aux)
         else:
@@ -166,7 +169,7 @@ class SequenceDriverMixin:
         Returns:
             The loss of each step.
         """
-        config = self.config  # type: ignore[attr-defined]
+        config = self.config
         schedule = schedule or (config.update_schedule if config is not None else 'per_step')
         if schedule not in ('per_step', 'window', 'sequence_end'):
             raise ValueError(f"`schedule` must be 'per_step', 'window' or 'sequence_end', got {schedule!r}.")

@@ -11,7 +11,7 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
 
     Args:
         model: a `brainstate.nn.Module`, or a plain function `step(params, state, *inputs) -> (state, out)`.
-        algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, or as an `ETraceConfig`; a function also takes a `Rule`.
+        algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an `ETraceConfig` or as a `Rule` of one's own.
         example_inputs: for a module the inputs of one step; for a function `params, state, *inputs`.
         options: of the learner and the rule, see `PureLearner`, `ETraceAlgorithm` and the rule's class. For a module also `batch_size` and `seed` of its
             states, which are initialised here; `verbose`, 1 to print the report, 2 with diagnostics; `vmap`, to map a model of one sample over the batch.

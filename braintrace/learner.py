@@ -254,11 +254,15 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     def _extra(self, modulator: Any, length: int, window: int) -> Extra:
         """What the signal takes from outside, for so many steps in windows of so many."""
-        return Extra(None, per_step(self.modulator if modulator is None else modulator, length))
+        modulator = self.modulator if modulator is None else modulator
+        self.rule.check_modulator(modulator)
+        return Extra(None, per_step(modulator, length))
 
     def update(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules that take one."""
         if self._own.calls is not None:
+            if modulator is not None:
+                raise TypeError('Inside a driver pass `modulator` to the driver, for all steps, and not to the learner.')
             return self._in_the_open(args)
         self._ready()
         settings, moving = frontend.surroundings()
@@ -304,26 +308,21 @@ def _owner(model: Any, path: tuple) -> tuple[Any, Any]:
     return model, path[-1]
 
 
-class ETraceVmap(brainstate.nn.Module):  # type: ignore[misc]
+class ETraceVmap(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     """A learner of a model whose states are mapped over a batch: the model sees one sample, the learner the whole batch."""
 
     def __init__(self, learner: ETraceAlgorithm):
         super().__init__()
         self.module = learner
 
-    def update(self, *args: Any) -> Any:
+    def update(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps, of the whole batch."""
-        return self.module(*args)
-
-    def etrace_grad(self, *sequences: Any, **options: Any) -> Any:
-        """See `ETraceAlgorithm.etrace_grad`."""
-        return self.module.etrace_grad(*sequences, **options)
-
-    def etrace_evolve(self, *sequences: Any, **options: Any) -> Any:
-        """See `ETraceAlgorithm.etrace_evolve`."""
-        return self.module.etrace_evolve(*sequences, **options)
+        return self.module(*args, modulator=modulator)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ('graph', 'report', 'param_states', 'hidden_states', 'other_states', 'is_compiled', 'show_graph', 'get_etrace_of', 'running_index'):
+        if name in _OF_LEARNER or name in SequenceDriverMixin.__annotations__:
             return getattr(self.module, name)
         raise AttributeError(name)
+
+
+_OF_LEARNER = 'graph', 'report', 'hidden_states', 'other_states', 'is_compiled', 'show_graph', 'get_etrace_of', 'running_index'

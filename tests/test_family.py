@@ -59,10 +59,44 @@ def test_a_loop_of_calls_gives_the_sum_that_the_driver_gives(name):
 
 
 def test_every_rule_has_a_class_and_a_row():
-    from braintrace.algorithms import _CLASSES
+    from braintrace.rules.registry import BY_NAME, LEARNERS
+    assert LEARNERS.keys() == BY_NAME.keys()
+    assert {c.__name__ for c in LEARNERS.values()} == CLASSES.keys() | {'DNI'}
+
+
+def test_a_rule_of_ones_own_by_name_and_as_it_is():
+    from braintrace.rules import Rule
+    from braintrace.rules.nothing import Nothing
     from braintrace.rules.registry import BY_NAME
-    assert _CLASSES.keys() == BY_NAME.keys()
-    assert {c.__name__ for c in _CLASSES.values()} == CLASSES.keys() | {'DNI'}
+    forget = Rule('forget', lambda layout, depth: Nothing(layout), 'multi-step', {'depth': 1}, traces=False, multi_only=True)
+    braintrace.register_rule(forget)
+    for rule in ('Forget', forget):
+        learner = learner_of(rule, depth=2)
+        assert learner.rule is forget and isinstance(learner, braintrace.ETraceVjpAlgorithm)
+    assert braintrace.compile(rnn, 'forget', P, jnp.zeros((2, H)), X[0]).rule is forget
+    assert type(learner_of(BY_NAME['pp_prop'], decay_or_rank=.9)) is braintrace.pp_prop
+    for error, call in [(ValueError, lambda: braintrace.register_rule(forget)), (TypeError, lambda: braintrace.register_rule('forget')),
+                        (TypeError, lambda: braintrace.register_rule(Rule('other', Nothing, 'multi-step', {}), braintrace.BPTT)),
+                        (ValueError, lambda: braintrace.register_rule(Rule('e_prop', Nothing, 'multi-step', {}))),
+                        (TypeError, lambda: learner_of('forget', speed=1))]:
+        with pytest.raises(error):
+            call()
+    assert 'other' not in BY_NAME
+
+
+def test_a_signal_that_would_have_no_effect_is_refused():
+    Config, start = braintrace.ETraceConfig, (P, jnp.zeros((2, H)), X[0])
+    for rule, options in [('three_factor', {}), ('eprop', dict(feedback='random', random_feedback_key=0)), (Config(learning_signal='modulatory'), {}),
+                          (Config(learning_signal='random_feedback'), dict(random_feedback_key=0))]:
+        for build in (lambda **o: braintrace.compile(rnn, rule, *start, **o), lambda **o: learner_of(rule, **o)):
+            with pytest.raises(ValueError, match="signal .* in each step.* Use 'single-step'"):
+                build(vjp_method='multi-step', **options)
+    for build in (lambda **o: braintrace.compile(rnn, 'dni', *start, guess=lambda p, h: h, **o), lambda **o: learner_of('dni', **o)):
+        with pytest.raises(ValueError, match="must be 'multi-step'"):
+            build(vjp_method='single-step')
+    learner = braintrace.compile(rnn, 'd_rtrl', *start)
+    with pytest.raises(TypeError, match="'d_rtrl' takes no `modulator`"):
+        learner.grad(lambda out: out.sum(), P, learner.init(*start[:2]), X, modulator=.5)
 
 
 P = dict(W=jnp.asarray(rng.randn(D, H)), R=jnp.asarray(rng.randn(H, H)), o=jnp.asarray(rng.randn(H, C)))
@@ -170,6 +204,8 @@ def test_dni_guesses_for_weights_without_a_trace():
     synth = braintrace.SyntheticGradient(learner.group_signal_shapes())
     learner.attach_synthesizer(synth)
     plain = grads_of(learner, window=2)
+    with pytest.raises(TypeError, match='takes no `modulator`'):
+        learner(X[0], modulator=.5)
     again = learner_of('d_rtrl', vjp_method='multi-step')
     same(plain, grads_of(again, window=2))
     errors = braintrace.train_synthetic_gradient(learner, X, chunk_size=2, lr=.05, epochs=8, batch_size=2)

@@ -232,8 +232,15 @@ def test_mapped_models():
     values = by_shape(s.value for s in learner.param_states.values())
     for s in lanes.param_states.values():
         s.value = values[jnp.shape(s.value['weight'])]
-    found = lanes.etrace_grad(X, Y, step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(), window=4)
-    assert_same(by_shape(found.values()), by_shape(expected.values()))
+
+    def update(grads):
+        for k, s in lanes.param_states.items():
+            s.value = jax.tree.map(lambda w, g: w + g, s.value, grads[k])
+
+    lanes.etrace_learn(X, Y, step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(), update=update, schedule='sequence_end', window=4)
+    changed = by_shape(s.value for s in lanes.param_states.values())
+    assert_same(jax.tree.map(jnp.subtract, changed, values), by_shape(expected.values()))
+    assert isinstance(lanes, braintrace.SequenceDriverMixin)
 
 
 def test_names_and_views():
@@ -288,6 +295,10 @@ def test_one_compilation_and_no_tracer_left():
     (ValueError, "vjp_method='multi-step'", lambda n, f: n.etrace_grad(X, Y, step_fn=f, chunk_size=2)),
     (ValueError, 'loss_output', lambda n, f: n.etrace_grad(X, Y, step_fn=f, loss_output='all')),
     (TypeError, '`weights` must be a dict', lambda n, f: n.etrace_grad(X, Y, step_fn=f, weights=[1])),
+    (TypeError, 'takes no `modulator`', lambda n, f: n(X[0], modulator=.5)),
+    (TypeError, 'takes no `modulator`', lambda n, f: n.etrace_grad(X, Y, step_fn=f, modulator=.5)),
+    (TypeError, 'takes no `modulator`', lambda n, f: n.etrace_learn(X, Y, step_fn=f, update=print, modulator=.5)),
+    (TypeError, 'to the driver', lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: n(x, modulator=.5).sum())),
     (ValueError, 'no trace', lambda n, f: n.get_etrace_of(('out', 'weight'))),
     (ValueError, 'not compiled', lambda n, f: braintrace.D_RTRL(n.model4compile)(X[0])),
     (RuntimeError, 'no report', lambda n, f: braintrace.D_RTRL(n.model4compile).report),

@@ -1,1 +1,7 @@
 """How the influence of the weights is carried from window to window."""
+
+from .carrier import Carrier, Contribution, Credit, Entry
+from .registry import REQUIRED, Rule, register_rule
+from .slots import Layout
+
+__all__ = ['REQUIRED', 'Carrier', 'Contribution', 'Credit', 'Entry', 'Layout', 'Rule', 'register_rule']

@@ -32,8 +32,17 @@ TRACE_LIMIT = 2 ** 32  # bytes that the trace of one weight may take
 class Rule:
     """A learning rule.
 
-    `carrier(layout, **options)` and `signal(layout, **options)` make its parts, `scope(**options)` says what a unit's transition is, `vjp_method` the default
-    kind of credit (`multi_only` where there is no other), `traces` whether it follows the relations that the compiler tells about.
+    Args:
+        name: of the rule.
+        carrier: `carrier(layout, **options)` makes what takes the influence across the edge of a window.
+        vjp_method: the default kind of credit, 'single-step' or 'multi-step'.
+        options: with their defaults; `REQUIRED` for those that have none.
+        traces: whether it follows the relations that the compiler tells about.
+        multi_only: it has no meaning with single-step credit.
+        single_only: `single_only(**options)` says whether its signal takes the place of the gradient in each step, which multi-step credit would not see.
+        modulated: whether its signal takes a modulator.
+        signal: `signal(layout, **options)` makes what the credit of a step comes from; the gradient by default.
+        scope: `scope(**options)` says what a unit's transition is, see `D_RTRL`.
     """
     name: str
     carrier: Callable[..., Carrier]
@@ -41,6 +50,8 @@ class Rule:
     options: Mapping[str, Any]
     traces: bool = True
     multi_only: bool = False
+    single_only: Callable[..., bool] = lambda **_: False
+    modulated: bool = False
     signal: Callable[..., Signal] = lambda layout, **_: Exact()
     scope: Callable[..., str] = lambda **options: options.get('scope', 'diagonal')
 
@@ -51,8 +62,11 @@ class Rule:
             raise TypeError(f'Rule {self.name!r} needs the option `{missing[0]}`.')
         return {**self.options, **options}
 
-    def make(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
-        return self.carrier(layout, **self.settle(options))
+    def check_modulator(self, modulator: Any) -> None:
+        """Refuse a modulator that nothing would use."""
+        if modulator is not None and not self.modulated:
+            raise TypeError(f"Rule {self.name!r} takes no `modulator`: its signal comes from the loss. Use 'three_factor', or a configuration with "
+                            "learning_signal='modulatory'.")
 
 
 def decays(decay_or_rank: Any) -> tuple[float, float]:
@@ -163,6 +177,7 @@ def of_config(config: ETraceConfig) -> Rule:
     multi = c.trace_factorization == 'random_projection' and c.learning_signal == 'symmetric' or c.learning_signal == 'bootstrapped'
     options = {'trace_dtype': None, 'random_feedback_key': None, 'projection_key': 42, 'projection_eps': 1e-12, 'guess': None}
     return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.learning_signal == 'bootstrapped',
+                single_only=lambda **_: c.learning_signal in ('random_feedback', 'modulatory'), modulated=c.learning_signal == 'modulatory',
                 traces=c.trace_factorization != 'random_projection', signal=signal, scope=lambda **_: scope)
 
 
@@ -174,22 +189,53 @@ BY_NAME = {r.name: r for r in (
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
     Rule('eprop', _eprop, 'single-step', {**_STORED, 'feedback': 'symmetric', 'kappa_filter_decay': 0., 'random_feedback_key': None, 'feedback_scale': .1},
-         signal=_feedback, scope=lambda kappa_filter_decay, **_: 'filtered' if kappa_filter_decay else 'diagonal'),
+         single_only=lambda feedback, **_: feedback != 'symmetric', signal=_feedback,
+         scope=lambda kappa_filter_decay, **_: 'filtered' if kappa_filter_decay else 'diagonal'),
     Rule('ostl_recurrent', _position_wise, 'single-step', _STORED, scope=lambda **_: 'coupled'),
     Rule('ostl_feedforward', _factorised, 'single-step', {'decay_or_rank': 1e-6}),
     Rule('rflo', lambda layout, decay, **o: _position_wise(layout, leak=_share('decay', decay), **o), 'single-step', {**_STORED, 'decay': REQUIRED},
          scope=lambda **_: 'leak'),
     Rule('ottt', lambda layout, decay: Factorised(layout, _everyone(layout), _share('decay', decay), 0.), 'single-step', {'decay': REQUIRED}),
-    Rule('three_factor', _position_wise, 'single-step', _STORED, signal=lambda layout, **_: Modulator(layout)),
+    Rule('three_factor', _position_wise, 'single-step', _STORED, single_only=lambda **_: True, modulated=True, signal=lambda layout, **_: Modulator(layout)),
     Rule('snap', _snap, 'single-step', {'n': 2}, traces=False),
     Rule('uoro', lambda layout, projection_key, projection_eps: RankOne(layout, projection_key, projection_eps), 'multi-step',
          {'projection_key': 42, 'projection_eps': 1e-12}, traces=False),
     Rule('kf_rtrl', lambda layout, projection_key, projection_eps: Kronecker(layout, projection_key, projection_eps), 'multi-step',
          {'projection_key': 42, 'projection_eps': 1e-12}, traces=False, multi_only=True),
     Rule('low_rank', lambda layout, rank: LowRank(layout, _count('rank', rank)), 'multi-step', {'rank': REQUIRED}, traces=False, multi_only=True),
-    Rule('dni', _position_wise, 'multi-step', {**_STORED, 'guess': None}, signal=lambda layout, guess, **_: Guess(layout, guess)),
+    Rule('dni', _position_wise, 'multi-step', {**_STORED, 'guess': None}, multi_only=True, signal=lambda layout, guess, **_: Guess(layout, guess)),
 )}
 ALIASES = {'es_d_rtrl': 'pp_prop', 'esd_rtrl': 'pp_prop', 'e_prop': 'eprop'}
+LEARNERS: dict[str, Any] = {}  # the class of each rule that has one, for brainstate models
+
+
+def register_rule(rule: Rule, cls: type | None = None) -> Rule:
+    """Make a rule known by its name: `compile` takes it like those of the library, for modules and plain functions, and `compare` tries it too.
+
+    Args:
+        rule: the rule.
+        cls: its learner class for brainstate models, a subclass of `ETraceVjpAlgorithm`, where the general one does not do.
+
+    Returns:
+        The rule.
+
+    Example:
+        >>> import braintrace
+        >>> from braintrace.rules import Rule
+        >>> from braintrace.rules.nothing import Nothing
+        >>> braintrace.register_rule(Rule('forget', Nothing, 'multi-step', {}, traces=False, multi_only=True)).name
+        'forget'
+    """
+    if not isinstance(rule, Rule):
+        raise TypeError(f'`register_rule` takes a Rule, got {rule!r}.')
+    if rule.name in BY_NAME or rule.name in ALIASES or rule.name != rule.name.strip().lower():
+        raise ValueError(f'A rule needs a name of its own, in lower case, got {rule.name!r}.')
+    if cls is not None:
+        if getattr(cls, 'rule', None) is not rule:
+            raise TypeError(f'`cls` must have the rule {rule.name!r} as its attribute `rule`, got {cls!r}.')
+        LEARNERS[rule.name] = cls
+    BY_NAME[rule.name] = rule
+    return rule
 
 
 def find_rule(name: str) -> Rule:

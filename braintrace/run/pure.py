@@ -91,12 +91,13 @@ class PureLearner:
             reduction: 'mean' or 'sum' over the (weighted) losses.
             fresh: the sequence stands alone: it starts from zero traces and leaves none.
             progress: show a progress bar.
-            modulator: for 'three_factor': a number, an array with time as first axis, or one of these for each group by number.
+            modulator: for the rules that take one: a number, an array with time as first axis, or one of these for each group by number.
             signal: what the rule's signal takes from outside (for 'dni' the parameters of the guess).
 
         Returns:
             `((grads, losses), carry)`.
         """
+        self.rule.check_modulator(modulator)
         inputs = self._split(xs)
         length = sequence_length([*inputs, *targets])
         key = loss_fn, window, reduction, fresh, progress

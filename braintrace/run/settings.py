@@ -19,7 +19,7 @@ BUDGET = 256 * 2 ** 20  # bytes that one block of steps may keep
 
 
 def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple[Rule, bool]:
-    """The rule behind a name or class, and whether its credit is single-step."""
+    """The rule behind a name, class or configuration, and whether its credit is single-step."""
     found = find_rule(rule) if isinstance(rule, str) else of_config(rule) if isinstance(rule, ETraceConfig) else getattr(rule, 'rule', rule)
     if not isinstance(found, Rule):
         raise TypeError(f'`algorithm` must be a name, a class of rules or a Rule, got {rule!r}.')
@@ -31,6 +31,9 @@ def resolve(rule: Any, vjp_method: str | None, options: dict[str, Any]) -> tuple
         raise AssertionError(f"`vjp_method` must be 'single-step' or 'multi-step', got {method!r}.")
     if found.multi_only and method == 'single-step':
         raise ValueError(f"Rule {found.name!r} takes its credit inside windows: `vjp_method` must be 'multi-step'.")
+    if method == 'multi-step' and found.single_only(**found.settle(options)):
+        raise ValueError(f"Rule {found.name!r} has a signal that replaces the gradient in each step, and `vjp_method='multi-step'` would take the exact "
+                         "gradient instead. Use 'single-step'.")
     return found, method == 'single-step'
 
 

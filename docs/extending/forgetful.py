@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-import braintrace
-from braintrace.rules.carrier import Contribution
-from braintrace.rules.registry import REQUIRED, Rule
-from braintrace.rules.slots import Layout
+from braintrace.rules import REQUIRED, Contribution, Layout, Rule
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +39,3 @@ class Forgetful:
 
 
 forgetful = Rule('forgetful', Forgetful, 'multi-step', {'gamma': REQUIRED}, traces=False, multi_only=True)
-
-
-class ForgetfulRTRL(braintrace.ETraceVjpAlgorithm):
-    """The same as a learner of brainstate models."""
-    rule = forgetful
