@@ -12,7 +12,7 @@ from .graph.analysis import Analysis
 from .graph.canonical import ControlFlowPolicy
 from .graph.diagnostics import DiagnosticKind, Diagnostics, emit
 from .graph.etrace_graph import ETraceGraph, assemble, prepare
-from .graph.groups import HiddenGroup, find_groups
+from .graph.groups import HiddenGroup, find_groups, with_neighbours
 from .graph.perturbation import HiddenPerturbation, perturb
 from .graph.relations import HiddenParamOpRelation, find_relations
 
@@ -68,8 +68,8 @@ def compile_etrace_graph(model: Any, *model_args: Any, include_hidden_perturb: b
         model_args, model_kwargs: example inputs of one step.
         include_hidden_perturb: also build the perturbed program.
         include_recurrent_mixing: keep the operations that mix units in the groups' transitions.
-        sparse_n: the neighbourhood of SnAp-n; needs include_recurrent_mixing.
-        snap_max_jacobian_elements: the largest Jacobian that SnAp-n may form.
+        sparse_n: also find the neighbourhoods of SnAp-n, as `snap` of each group; needs include_recurrent_mixing.
+        snap_max_jacobian_elements: how many elements the Jacobian of a group may have in them.
         control_flow: what to do with control flow inside the step.
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's path.
 
@@ -83,24 +83,24 @@ def compile_etrace_graph(model: Any, *model_args: Any, include_hidden_perturb: b
         >>> [(r.path, r.primitive.name) for r in graph.hidden_param_op_relations]
         [(('W', 'weight'), 'dot_general'), (('W', 'weight'), 'add')]
     """
-    _check_sparse(sparse_n, include_recurrent_mixing)
+    sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
     info, found, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
-    graph = assemble(found, diagnostics, module_info=info, states=info.states, mixing=include_recurrent_mixing, perturbed=include_hidden_perturb,
-                     traced=trace)
+    graph = assemble(found, diagnostics, module_info=info, states=info.states, mixing=include_recurrent_mixing, sparse=sparse,
+                     perturbed=include_hidden_perturb, traced=trace)
     emit(graph.diagnostics)
     return graph
 
 
-def _check_sparse(sparse_n: int | None, mixing: bool) -> None:
+def _sparse(sparse_n: int | None, limit: int, mixing: bool) -> tuple[int, int] | None:
     if sparse_n is None:
-        return
+        return None
     if isinstance(sparse_n, bool) or not isinstance(sparse_n, int):
         raise TypeError(f'`sparse_n` must be an int, got {sparse_n!r}.')
     if sparse_n < 1:
         raise ValueError(f'`sparse_n` must be at least 1, got {sparse_n}.')
     if not mixing:
         raise NotSupportedError('`sparse_n` needs include_recurrent_mixing=True: without the mixing operations units have no neighbours.')
-    raise NotImplementedError('`sparse_n`: the SnAp pattern of a group is not built yet. Leave it None.')
+    return sparse_n, limit
 
 
 def _analysis(minfo: ModuleInfo) -> Analysis:
@@ -111,8 +111,9 @@ def find_hidden_groups_from_minfo(minfo: ModuleInfo, include_recurrent_mixing: b
                                   snap_max_jacobian_elements: int = 16777216, descended_scan_eqn_ids: frozenset = frozenset(),
                                   descended_hidden_paths: frozenset = frozenset()) -> tuple[list[HiddenGroup], dict[tuple, HiddenGroup]]:
     """The hidden groups of an extracted model, and the group of each hidden path."""
-    _check_sparse(sparse_n, include_recurrent_mixing)
+    sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
     groups = find_groups(_analysis(minfo), Diagnostics(), states=minfo.states, mixing=include_recurrent_mixing)
+    groups = groups if sparse is None else with_neighbours(_analysis(minfo), groups, *sparse)
     return groups, {p: g for g in groups for p in g.hidden_paths}
 
 

@@ -25,14 +25,16 @@ class ETraceGraphExecutor:
         model: a `brainstate.nn.Module`.
         include_recurrent_mixing: let weights between units be a part of the transition of a group.
         control_flow: what to do with control flow inside a step.
-        sparse_n, snap_max_jacobian_elements: accepted for old code; neighbourhoods are the business of the rule (`SnAp`).
+        sparse_n, snap_max_jacobian_elements: as for `compile_etrace_graph`.
     """
 
     def __init__(self, model: Any, include_recurrent_mixing: bool = False, sparse_n: int | None = None, snap_max_jacobian_elements: int = 16777216,
                  control_flow: ControlFlowPolicy | None = None):
         if not isinstance(model, brainstate.nn.Module):
             raise TypeError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
-        self.model, self._mixing, self._policy = model, include_recurrent_mixing, control_flow
+        self.model = model
+        self._how: dict[str, Any] = dict(include_recurrent_mixing=include_recurrent_mixing, sparse_n=sparse_n,
+                                         snap_max_jacobian_elements=snap_max_jacobian_elements, control_flow=control_flow)
         self._graph: ETraceGraph | None = None
 
     @property
@@ -59,7 +61,7 @@ class ETraceGraphExecutor:
 
     def compile_graph(self, *args: Any) -> None:
         """Compile the model for inputs like these."""
-        self._graph = compile_etrace_graph(self.model, *first_step(args), include_recurrent_mixing=self._mixing, control_flow=self._policy)
+        self._graph = compile_etrace_graph(self.model, *first_step(args), **self._how)
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""

@@ -11,6 +11,7 @@ import saiunit as u
 
 import braintrace
 from braintrace import DiagnosticKind
+from braintrace.graph.groups import with_neighbours
 
 pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')  # diagnostics; read from the graph instead
 
@@ -207,6 +208,32 @@ def test_bad_models_get_a_clear_error_and_keep_their_states(how, error, message)
         braintrace.compile_etrace_graph(model, jnp.ones(3))
     assert u.get_unit(model.h.value) == u.mV and np.array_equal(model.h.value.mantissa, np.zeros(4)) and np.array_equal(model.n.value, np.zeros(4))
     assert all(isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) for s in model.states().values() for leaf in jax.tree.leaves(s.value))
+
+
+def test_neighbourhoods():
+    """Two steps along a ring: each unit, the next and the one after; the Jacobian in each neighbourhood."""
+    class Ring(bs.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.R, self.h = bs.ParamState(jnp.arange(1., 26).reshape(5, 5) / 25), bs.HiddenState(jnp.ones(5))
+
+        def update(self, x):
+            self.h.value = jnp.tanh(x + self.h.value @ (self.R.value * np.roll(np.eye(5), 1, 1)))
+
+    executor = braintrace.ETraceVjpGraphExecutor(Ring(), include_recurrent_mixing=True, sparse_n=3)
+    executor.compile_graph(jnp.ones(5))
+    [group] = executor.graph.hidden_groups
+    near = group.snap.neighbours
+    assert group.snap.n == 3 and group.trace_state_width == 3 and group.snap.valid.all() and (near[:, 0] == np.arange(5)).all()
+    assert (np.sort(near, 1) == np.sort((np.arange(5)[:, None] + np.arange(3)) % 5, 1)).all()
+    R = Ring().R.value * np.roll(np.eye(5), 1, 1)
+    J = np.diag(1 - np.tanh(1 + R.sum(0)) ** 2) @ R.T
+    [found] = executor.solve_h2w_h2h_jacobian(jnp.ones(5))[4]
+    np.testing.assert_allclose(found, J[near[:, :, None], near[:, None, :]], atol=1e-12)
+    with pytest.raises(braintrace.NotSupportedError, match='45 elements .* snap_max_jacobian_elements=44'):
+        with_neighbours(executor.graph.found, [group], 3, 44)
+    [alone] = with_neighbours(executor.graph.found, [group], 1, 5)
+    assert alone.snap.neighbours.shape == (5, 1)
 
 
 def test_bad_arguments():

@@ -13,7 +13,7 @@ from .analysis import Analysis
 from .canonical import ControlFlowPolicy, canonicalise
 from .copies import spread_out
 from .diagnostics import CompilationRecord, DiagnosticKind, Diagnostics
-from .groups import HiddenGroup, find_groups
+from .groups import HiddenGroup, find_groups, with_neighbours
 from .perturbation import HiddenPerturbation, perturb
 from .relations import HiddenParamOpRelation, crowded, find_relations, weight_program
 from .uses import expose
@@ -62,6 +62,7 @@ class ETraceGraph(NamedTuple):
         return draw(self)
 
     def dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return self._asdict()
 
 
@@ -80,10 +81,11 @@ def prepare(step: Step, policy: ControlFlowPolicy, diagnostics: Diagnostics, tra
 
 
 def assemble(found: Analysis, diagnostics: Diagnostics, *, module_info: Any = None, states: Mapping[tuple, Any] | None = None, mixing: bool = False,
-             perturbed: bool = True, traced: Callable[[tuple], bool] | str = 'all') -> ETraceGraph:
-    """The back half: groups, relations, perturbation."""
+             sparse: tuple[int, int] | None = None, perturbed: bool = True, traced: Callable[[tuple], bool] | str = 'all') -> ETraceGraph:
+    """The back half: groups, with neighbourhoods if `sparse` says how many steps and how large, relations, perturbation."""
     states = states or {}
     groups = find_groups(found, diagnostics, states=states, mixing=mixing)
+    groups = groups if sparse is None else with_neighbours(found, groups, *sparse)
     relations = find_relations(found, groups, diagnostics, states)
     _tell_other_states(found, diagnostics)
     _tell_left_out(found, relations, traced, diagnostics)

@@ -19,6 +19,7 @@ from .analysis import Analysis, Row
 from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .layout import Maps, positions
+from .structure import SnapPattern, Structure
 
 
 class HiddenGroup(NamedTuple):
@@ -26,7 +27,8 @@ class HiddenGroup(NamedTuple):
 
     `hidden_invars` and `hidden_outvars` are the states' variables in the step. `transition_jaxpr` maps the one to the other given
     `transition_jaxpr_constvars`. `carried` lists the rows (states of a unit) whose old value is used position by position: only those need a trace.
-    `elsewhere` has the index maps by which a unit's new state depends on old states of other units, where that is known element by element.
+    `elsewhere` has the index maps by which a unit's new state depends on old states of other units, where that is known element by element. `snap` has the
+    units that each unit reaches, if the graph was compiled with `sparse_n`.
     """
     index: int  # type: ignore[assignment]
     hidden_paths: list
@@ -36,7 +38,7 @@ class HiddenGroup(NamedTuple):
     transition_jaxpr: Jaxpr
     transition_jaxpr_constvars: list
     is_diagonal_recurrence: bool = True
-    snap: Any = None
+    snap: SnapPattern | None = None
     descent: Any = None
     columns: tuple = ()
     carried: tuple = ()
@@ -60,8 +62,8 @@ class HiddenGroup(NamedTuple):
 
     @property
     def trace_state_width(self) -> int:
-        """How many values of the group a trace holds for each weight."""
-        return self.num_state
+        """How many values of the group a trace holds for each weight: the states of one unit, or of a neighbourhood of units."""
+        return self.num_state * (1 if self.snap is None else self.snap.valid.shape[-1])
 
     def check_consistent_varshape(self) -> None:
         """Raise `NotSupportedError` unless all states have the group's shape."""
@@ -92,12 +94,15 @@ class HiddenGroup(NamedTuple):
     def diagonal_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> Any:
         """`D[p, a, b]`, the derivative of new state `a` of unit `p` by old state `b` of the same unit, shape `(*varshape, S, S)`.
 
-        One pull for each state and colour; units of one colour do not depend on each other's old value.
+        One pull for each state and colour; units of one colour do not depend on each other's old value. With neighbourhoods `snap` of K units it is their
+        block of the Jacobian, `(*varshape, K S, K S)`, with zeros where there are fewer.
         """
         if self.mixing:
-            n, S = int(np.prod(self.varshape)), self.num_state
+            n, S, W = int(np.prod(self.varshape)), self.num_state, self.trace_state_width
             full = self.full_jacobian(hidden_vals, input_vals).reshape(n, S, n, S)
-            return full[np.arange(n), :, np.arange(n), :].reshape(*self.varshape, S, S)
+            near, there = (a.reshape(n, -1) for a in (self.snap[2:] if self.snap is not None else (np.arange(n), np.ones(n, bool))))
+            block = full[near[:, :, None], :, near[:, None, :], :] * (there[:, :, None] & there[:, None, :])[..., None, None]
+            return jnp.swapaxes(block, 2, 3).reshape(*self.varshape, W, W)
         f, h = self._concat_transition(hidden_vals, input_vals)
         _, pull = jax.vjp(f, h)
         colours = self.colours()
@@ -121,6 +126,7 @@ class HiddenGroup(NamedTuple):
         return jax.jacrev(f, holomorphic=jnp.iscomplexobj(h))(h)
 
     def dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return self._asdict()
 
 
@@ -175,6 +181,19 @@ def _group(found: Analysis, index: int, seeds: list[int], carried: set[int], new
     return HiddenGroup(index, paths, [states.get(p) for p in paths], invars, outvars, jaxpr, list(jaxpr.constvars), not (mixed or off_position),
                        columns=tuple(leaf.columns for leaf, _, _ in leaves), carried=tuple(k for k, s in enumerate(seeds) if s in carried),
                        elsewhere=tuple(off_position), mixing=mixing)
+
+
+def with_neighbours(found: Analysis, groups: Sequence[HiddenGroup], n: int, limit: int) -> list[HiddenGroup]:
+    """The groups with the neighbourhoods of SnAp-n, whose blocks of the Jacobian may have `limit` elements."""
+    structure, done = Structure(found), []
+    for g in groups:
+        g = g._replace(snap=structure.neighbours(g.hidden_invars, g.hidden_outvars, g.varshape, n))
+        size = int(np.prod(g.varshape)) * g.trace_state_width ** 2
+        if size > limit:
+            raise NotSupportedError(f'sparse_n={n}: the Jacobian of hidden group {g.index} would have {size} elements in the neighbourhoods of its units, more '
+                                    f'than snap_max_jacobian_elements={limit}. Use a smaller n, or raise the limit.')
+        done.append(g)
+    return done
 
 
 def _is_identity(m: np.ndarray) -> bool:

@@ -7,7 +7,7 @@ weight (zero where a mask makes it zero for every parameter), a convolution its 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,18 @@ from ..ops.sparse import is_kernel
 from .analysis import Analysis
 from .influence import ELEMENTWISE, ZERO, Constants
 from .layout import LAYOUT
+
+
+class SnapPattern(NamedTuple):
+    """The units of a group that each of its units can reach within `n - 1` steps, itself first: flat numbers `neighbours`, shape `(*varshape, K)`.
+
+    Where `valid` is false there are fewer than `K`.
+    """
+    n: int
+    varshape: tuple[int, ...]
+    neighbours: np.ndarray
+    valid: np.ndarray
+
 
 LINEAR = {'dot_general', 'conv_general_dilated', 'reduce_sum', 'reduce_window_sum', 'cumsum', 'scatter-add', *LAYOUT}
 
@@ -64,6 +76,18 @@ class Structure:
                             sets[v] = jnp.maximum(got, sets[v]) if v in sets else got
             nothing = lambda a: np.zeros((n, *a.aval.shape), bool)
             return [np.asarray(sets[a] > 0) if isinstance(a, Var) and a in sets else nothing(a) for a in outs]
+
+    def neighbours(self, old: Sequence[Var], new: Sequence[Atom], varshape: tuple[int, ...], n: int) -> SnapPattern:
+        """The neighbourhoods of units that have these states, each of shape `varshape` or with one more axis."""
+        units = int(np.prod(varshape))
+        itself = np.eye(units, dtype=np.float32).reshape(units, *varshape)
+        wide = lambda shape: np.broadcast_to(itself if len(shape) == len(varshape) else itself[..., None], (units, *shape))
+        ahead = np.any([a.reshape(units, units, -1).any(-1) for a in self.reach({v: wide(v.aval.shape) for v in old}, new)], 0).astype(np.float32)
+        reached = np.eye(units, dtype=bool)
+        for _ in range(n - 1):
+            reached = reached | (reached.astype(np.float32) @ ahead > 0)
+        order = np.argsort(~reached - 2 * np.eye(units, dtype=int), axis=1, kind='stable')[:, :max(1, int(reached.sum(1).max(initial=0)))]
+        return SnapPattern(n, varshape, order.reshape(*varshape, -1), np.take_along_axis(reached, order, 1).reshape(*varshape, -1))
 
     def _carry(self, eqn: JaxprEqn, inside: Sequence[int], sets: dict[Var, Any], n: int) -> list[Any]:
         shapes = [v.aval.shape for v in eqn.outvars]
