@@ -46,6 +46,7 @@ class ModuleInfo(NamedTuple):
 
     @property
     def jaxpr(self) -> Jaxpr:
+        """The program of one step."""
         return self.closed_jaxpr.jaxpr
 
     @property
@@ -135,6 +136,7 @@ class ModuleInfo(NamedTuple):
                 s.value = jax.tree.map(lambda _: next(rest), s.value)
 
     def dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return self._asdict()
 
 

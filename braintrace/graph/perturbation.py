@@ -42,6 +42,7 @@ class HiddenPerturbation(NamedTuple):
         return [g.concat_hidden([at[p] for p in g.hidden_paths]) for g in hidden_groups]
 
     def dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return self._asdict()
 
 

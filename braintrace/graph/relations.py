@@ -47,10 +47,12 @@ class HiddenParamOpRelation(NamedTuple):
 
     @property
     def x(self) -> Var | None:
+        """What multiplies the weight; the same as `x_var`."""
         return self.x_var
 
     @property
     def y(self) -> Var:
+        """The output of the op; the same as `y_var`."""
         return self.y_var
 
     @property
@@ -90,6 +92,7 @@ class HiddenParamOpRelation(NamedTuple):
         return found
 
     def dict(self) -> dict[str, Any]:
+        """The fields by name."""
         return self._asdict()
 
 

@@ -57,10 +57,12 @@ class ETraceConfig:
 
     @property
     def is_factorized(self) -> bool:
+        """Whether the trace is an input trace times an output trace."""
         return self.trace_factorization == 'io_factorized'
 
     @property
     def include_recurrent_mixing(self) -> bool:
+        """Whether units see more than their own past."""
         return self.recurrence_scope != 'diagonal'
 
     def _side(self, name: str, side: int) -> Any:
@@ -70,18 +72,22 @@ class ETraceConfig:
 
     @property
     def recursion_x(self) -> str:
+        """The temporal recursion of the input trace."""
         return self._side('temporal_recursion', 0)
 
     @property
     def recursion_f(self) -> str:
+        """The temporal recursion of the output trace."""
         return self._side('temporal_recursion', 1)
 
     @property
     def decay_x(self) -> float:
+        """The decay of the input trace."""
         return self._side('decay', 0)
 
     @property
     def decay_f(self) -> float:
+        """The decay of the output trace."""
         return self._side('decay', 1)
 
     def replace(self, **changes: Any) -> ETraceConfig:
