@@ -367,3 +367,34 @@ def test_what_outputs_read_of_the_old_state_is_credit_of_the_step_before(rule):
         found.append(learner.grad(lambda out, y: loss(out, y).sum(), params, learner.init(params, start(3)), x, y, window=2, reduction='sum')[0][0])
     found[1]['Y'] = found[0]['Y'] if rule != 'snap 1' else found[1]['Y']  # a weight without a trace: its same-step gradient is gone when the credit comes
     same(*found)
+
+
+@pytest.mark.parametrize('name', ['rnn', 'gru'])
+def test_snap_of_masked_weights_follows_its_recursion_on_the_pattern(name):
+    """Traces hold only weights that are not masked out, and units within reach."""
+    cell, params, start = CELLS[name]
+    two = lambda m, n: (np.arange(m)[:, None] + 3 * np.arange(n)) % m < 2  # two weights for each output
+    mask = {k: two(*v.shape) if v.ndim == 2 and k != 'o' else np.ones(v.shape) for k, v in params.items()}
+    masked = lambda p, s, q, x: cell({k: v * mask[k] for k, v in p.items()}, s, q, x)
+    CELLS['masked'] = masked, params, start
+    derivatives.cache_clear()
+    try:
+        n, M, across, own = (np.asarray(a) for a in derivatives('masked')[3](jnp.full(H, .5), DATA[1][0][0, 0]))
+        for steps in (1, 2):
+            reach = (M != 0) if steps == 1 else (M != 0) | ((across + own != 0).astype(int) @ (M != 0) > 0)
+
+            def rule(n, size, of_p, reach=reach):
+                E = np.zeros((n, size))
+
+                def trace(across, own, M, s, x, h):
+                    nonlocal E
+                    E = reach * ((across + own) @ E + M)
+                    return s @ E
+                return trace
+            same(online('masked', 'snap', 3, 3, n=steps), textbook('masked', 3, rule))
+    finally:
+        del CELLS['masked']
+        derivatives.cache_clear()
+    sizes = [{k: v.size for k, v in braintrace.compile(step_of(f), 'snap', params, start(3), DATA[3][0][0], n=1).init(params, start(3)).traces.items()}
+             for f in (masked, cell)]
+    assert all(sizes[0][k] < sizes[1][k] for k in set('RZYN') & set(params))

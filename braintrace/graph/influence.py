@@ -110,9 +110,11 @@ def _layout(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
 
 def _contraction(axes: Sequence[int], d: Dep, place: Callable[[np.ndarray], np.ndarray]) -> Outs | None:
     """Sums over `axes` keep a map only where all summed elements depend on one seed element."""
-    if not all(constant_along(m, axes) for ms in d.maps.values() for m in ms):
+    along = tuple(axes)
+    one = lambda m: m.max(along, keepdims=True, initial=-1)
+    if not all(bool(((m < 0) | (m == one(m))).all()) for ms in d.maps.values() for m in ms):
         return None
-    return [d.each(lambda m: place(m[tuple(slice(0, 1) if a in axes else slice(None) for a in range(m.ndim))]))]
+    return [d.each(lambda m: place(one(m)))]
 
 
 def _dot_general(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:

@@ -56,7 +56,7 @@ class Structure:
             values = eval_jaxpr(new_jaxpr(step.param_vars, outs, eqns, step.jaxpr.jaxpr.constvars), step.jaxpr.consts, *map(jnp.asarray, params))
         return {v: np.asarray(a) for v, a in zip(outs, values, strict=True) if is_float(v)}
 
-    def _pattern(self, a: Atom) -> Any:
+    def pattern(self, a: Atom) -> Any:
         """Ones where a value can be other than zero; the value itself if it is an index."""
         value = self._weights.get(a) if isinstance(a, Var) and a in self._weights else self._const(a)
         if not is_float(a):
@@ -108,7 +108,7 @@ class Structure:
 
     def _through(self, eqn: JaxprEqn, inside: Sequence[int], sets: dict[Var, Any]) -> list[Any] | None:
         """A linear equation on the sets themselves; None where it depends on indices that are not known."""
-        others = [self._pattern(a) for a in eqn.invars]
+        others = [self.pattern(a) for a in eqn.invars]
         if any(o is None for o in others):
             return None
         total: list[Any] | None = None

@@ -47,6 +47,7 @@ class Op:
         kept: the label of each axis of y as it is, '' for an axis that lining up replaces.
         line_up_x, line_up_y: x, and values at y with any leading axes, to the form that is labelled.
         labelled: the shape of the weight in that form.
+        whole: a gradient in that form to the weight's own; a reshape unless given.
         apply: `(x, w) -> y`, where a gradient is better taken through the op itself.
         spread: x as an array that can be averaged over time, where it is not one (indices).
         outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
@@ -59,6 +60,7 @@ class Op:
     line_up_x: Callable[[Any], Any] | None = None
     line_up_y: Callable[[Any], Any] | None = None
     labelled: tuple[int, ...] | None = None
+    whole: Callable[[Any], Any] | None = None
     apply: Callable[[Any, Any], Any] | None = None
     spread: Callable[[Any], Any] | None = None
     outer: Callable[[Any, Any], Any] | None = None
@@ -77,6 +79,9 @@ class Op:
 
     def at_y(self, values: Any) -> Any:
         return values if self.line_up_y is None else self.line_up_y(values)
+
+    def to_weight(self, a: Any) -> Any:
+        return a.reshape(self.w_shape) if self.whole is None else self.whole(a)
 
 
 # ---- kernels: x has the steps Z first, q and dy too; S and A count the states of a unit ------------------------------------------
@@ -116,9 +121,14 @@ def decay(op: Op, Q: Any, e: Any) -> Any:
     return jnp.einsum(f'SA{op.axes.y},A{op.axes.trace}->S{op.axes.trace}', op.at_y(Q), e)
 
 
+def kept_at(op: Op, e: Any, there: Any) -> Any:
+    """A trace where `there`, values at the units with one for each state first, says so."""
+    return jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->S{op.axes.trace}', op.at_y(jnp.asarray(there, e.dtype)), e)
+
+
 def read(op: Op, lam: Any, e: Any) -> Any:
     """`lam . e`: credit at the units meets the trace."""
-    return jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', op.at_y(lam), e).reshape(op.w_shape)
+    return op.to_weight(jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', op.at_y(lam), e))
 
 
 def _at_x(op: Op, x: Any) -> Any:

@@ -18,8 +18,10 @@ from .._jax import Var, eval_jaxpr, is_float
 from ..errors import NotSupportedError
 from ..graph.relations import Origin, weight_program
 from ..graph.samples import sample_axes
+from ..graph.structure import Structure
 from ..graph.uses import Use
 from ..ops.axes import Op, outer
+from ..ops.masked import compact
 from .carrier import Contribution, Credit, Entry, Traces
 from .slots import Layout
 
@@ -91,8 +93,12 @@ class Pulls(Exactly):
         return sample_axes(self.layout.graph.found)
 
     @cached_property
+    def structure(self) -> Structure:
+        return Structure(self.layout.graph.found)
+
+    @cached_property
     def uses(self) -> list[tuple[str, Use, Op, int]]:
-        """Name, use, op and axis of the samples (-1 for none), of each use that reaches a state."""
+        """Name, use, op and axis of the samples (-1 for none), of each use that reaches a state. Of a masked weight the op has what is not masked out."""
         found = self.layout.graph.found
         origin = Origin(found.step)
         reached = 0
@@ -105,7 +111,8 @@ class Pulls(Exactly):
                 if u.op is None:
                     raise NotSupportedError(f'{name} is used by {u.place}, which has no op rule, so this rule cannot trace it. Use rtrl or d_rtrl.')
                 again = sum(n.split('#')[0] == name for n, *_ in uses)
-                uses.append((f'{name}#{again}' if again else name, u, u.op, -1 if self.axes is None else self.axes[i]))
+                op = compact(u.op, self.structure.pattern(u.w)) if u.op.plain and u.op.axes.x is not None else u.op
+                uses.append((f'{name}#{again}' if again else name, u, op, -1 if self.axes is None else self.axes[i]))
         return uses
 
     @cached_property
@@ -184,7 +191,7 @@ class FullOfSamples(Pulls):
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
         lam = self.rows(self.moving(credit))
-        return self.to_params([jnp.einsum(f'{sample_label(op, k)}Z,Z{op.axes.trace}->{op.axes.w}', lam, traces[name]).reshape(op.w_shape)
+        return self.to_params([op.to_weight(jnp.einsum(f'{sample_label(op, k)}Z,Z{op.axes.trace}->{op.axes.w}', lam, traces[name]))
                                for name, _, op, k in self.uses], credit.params)
 
     def advance(self, traces: Traces, window) -> Traces:

@@ -177,16 +177,17 @@ def pick_window(length: int, bytes_per_step: int, budget: int) -> int:
 
 def memory_of(executor: Executor, budget: int) -> dict[str, int]:
     """What a run costs: the bytes of all traces, the steps of the longest block that `window='auto'` takes, and its bytes."""
-    step = bytes_per_step(executor.program)
+    step = bytes_per_step(executor)
     steps = pick_window(MOST_STEPS, step, budget)
     return dict(trace_bytes=sum(v.size * v.dtype.itemsize for v in executor.shapes.values()), block_steps=steps, block_bytes=steps * step)
 
 
-def bytes_per_step(program: Program) -> int:
-    """What one step keeps in a block: its states and, for each relation, x, the credit of y and its slopes."""
+def bytes_per_step(executor: Executor) -> int:
+    """What one step keeps in a block: its states and, for each relation, x, the credit of y and its slopes; and what the carrier itself keeps."""
     size = lambda v: v.aval.size * v.aval.dtype.itemsize
-    layout = program.layout
+    program, layout = executor.program, executor.program.layout
     total = sum(size(v) for v in [*program.step.hidden_vars, *program.step.other_vars]) * 2
+    total += getattr(executor.carrier, 'step_bytes', 0) if executor.single_step else 0
     for r in layout.relations:
         rows = sum(len(layout.units[g.index].rows) for g in r.hidden_groups if g.index in layout.units)
         total += size(r.y_var) * (2 + 2 * rows) + (size(r.x_var) if r.x_var is not None else 0)

@@ -48,7 +48,7 @@ def executor_of(graph: ETraceGraph, rule: Rule, single_step: bool, options: dict
 def window_length(window: Any, length: int, executor: Executor, whole: bool, budget: int = BUDGET) -> int:
     """The number of steps in a block: as said, or as memory allows; `whole` makes 'auto' the whole sequence."""
     if window == 'auto':
-        return length if whole else pick_window(length, bytes_per_step(executor.program), budget)
+        return length if whole else pick_window(length, bytes_per_step(executor), budget)
     if isinstance(window, bool) or not isinstance(window, int):
         raise TypeError(f"`window` must be a number of steps or 'auto', got {window!r}.")
     if window < 1:

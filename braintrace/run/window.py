@@ -325,6 +325,26 @@ class Window:
 
         return of
 
+    def pull_each(self, variables: Sequence[Var]) -> Callable:
+        """The same for every step by itself: cotangents of each step's new state, with the steps first, to those of its old state and of these variables."""
+        hidden, other, step = self.before, self.before_other, self.program.step
+        floats = {i: o for i, o in enumerate(other) if is_float(step.other_vars[i])}
+        program = perturb(step.jaxpr, list(variables), [], []).perturb_jaxpr
+        n = len(hidden)
+
+        def one(hidden, moving, added, other, inputs):
+            out = eval_jaxpr(program.jaxpr, program.consts, *self.params, *hidden, *[moving.get(i, o) for i, o in enumerate(other)], *inputs, *added)
+            return out[:n], [out[n + i] for i in floats]
+
+        zeros = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in variables]
+        _, pull = jax.vjp(lambda h, m, a: jax.vmap(one)(h, m, a, other, self.inputs), list(hidden), floats, zeros)
+
+        def of(hidden, other):
+            dh, ds, dy = pull((list(hidden), list(other)))
+            return dh, list(ds.values()), dy
+
+        return of
+
     def operand(self, use: Use) -> Any:
         """What multiplies the weight of a use, step by step."""
         if use.axes is None or use.axes.x is None:
