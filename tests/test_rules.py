@@ -106,7 +106,7 @@ def textbook(name, B, rule):
 
 
 def _visible(name, state):
-    return {'rnn': lambda s: s, 'gru': lambda s: s, 'lstm': lambda s: s[1], 'alif': lambda s: spike(s[0] - s[1] - .2)}[name](state)
+    return {'lstm': lambda s: s[1], 'alif': lambda s: spike(s[0] - s[1] - .2)}.get(name, lambda s: s)(state)
 
 
 def exact(n, size, of_p):
