@@ -77,11 +77,27 @@ class ALIF(brainstate.nn.Module):
         return spike(self.v.value - self.a.value - .5)
 
 
+class LIF(brainstate.nn.Module):
+    """Recurrent leaky units with a fixed threshold."""
+
+    def __init__(self, linear, n_in, n):
+        super().__init__()
+        self.n, self.W, self.R = n, linear(n_in, n), linear(n, n)
+
+    def init_state(self, batch_size=None, **kw):
+        self.v = brainstate.HiddenState(jnp.zeros((batch_size, self.n)))
+
+    def update(self, x):
+        z = spike(self.v.value - .5)
+        self.v.value = .9 * self.v.value + .3 * (self.W(x) + self.R(z)) - .5 * jax.lax.stop_gradient(z)
+        return spike(self.v.value - .5)
+
+
 class Net(brainstate.nn.Module):
     def __init__(self, cell, linear, n_in, n, n_out=CLASSES):
         super().__init__()
         fused = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}
-        make = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF}.get(cell) or (lambda linear, n_in, n: getattr(braintrace.nn, fused[cell])(n_in, n))
+        make = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}.get(cell) or (lambda linear, n_in, n: getattr(braintrace.nn, fused[cell])(n_in, n))
         self.cell, self.out = make(linear, n_in, n), linear(n, n_out)
 
     def update(self, x):

@@ -1,4 +1,4 @@
-"""Every rule on a GRU, an LSTM and an adaptive spiking net: time, bytes of traces, and the gradient beside BPTT's: `rules.py ours | reference`."""
+"""Every rule on recurrent and spiking nets of three sizes: time, bytes of traces, and the gradient beside BPTT's: `rules.py ours | reference`."""
 
 import json
 import warnings
@@ -12,11 +12,12 @@ from worker import LINEAR, OURS, best
 import braintrace
 
 warnings.simplefilter('ignore')
-SHAPE = 16, 32, 8, 64
-BIG = 64, 128, 16, 100
+SIZES = [(8, 16, 4, 32), (16, 32, 8, 64), (64, 128, 16, 100)]  # inputs, units, batch, steps
+CELLS = {'gru': SIZES, 'lstm': SIZES, 'lif': SIZES, 'alif': SIZES[1:2]}
 RULES = {'D_RTRL': {}, 'pp_prop': {'decay_or_rank': .9}, 'EProp': {'kappa_filter_decay': .9}, 'OSTLRecurrent': {}, 'SnAp': {'n': 1}, 'UORO': {},
          'ThreeFactor': {'modulator': 1.}}
 BEYOND = {'RTRL': {}, 'KFRTRL': {}, 'LowRankRTRL': {'rank': 16}, 'RFLO': {'decay': .9}, 'OTTT': {'decay': .9}, 'HybridDimVjpAlgorithm': {'decay_or_rank': .9}}
+HEAVY = {'RTRL', 'KFRTRL', 'LowRankRTRL', 'SnAp'}  # these grow with the fourth power of the units: not measured at the largest size
 
 
 def flat(grads):
@@ -36,14 +37,16 @@ def grad_of(learner, xs, ys, **options):
     return lambda: step(xs, ys)
 
 
-def true_gradient(cell, shape):
+def bptt(cell, shape):
     n_in, n, batch, _ = shape
     xs, ys = data(shape)
     with brainstate.random.seed_context(0):
         model = Net(cell, LINEAR, n_in, n)
     brainstate.nn.init_all_states(model, batch_size=batch)
-    run = lambda: brainstate.transform.for_loop(lambda x, y: loss(model(x), y), xs, ys).mean()
-    return flat(brainstate.transform.grad(run, model.states(brainstate.ParamState))())
+    weights = model.states(brainstate.ParamState)
+    run = lambda xs, ys: brainstate.transform.for_loop(lambda x, y: loss(model(x), y), xs, ys).mean()
+    grad = brainstate.transform.jit(lambda xs, ys: brainstate.transform.grad(lambda: run(xs, ys), weights)())
+    return lambda: grad(xs, ys)
 
 
 def trace_bytes(learner):
@@ -51,26 +54,37 @@ def trace_bytes(learner):
     return sum(a.size * a.dtype.itemsize for s in states if isinstance(s, braintrace.EligibilityTrace) for a in jax.tree.leaves(s.value) if hasattr(a, 'dtype'))
 
 
-def fidelity(cell, rule, options, true, window):
-    multi = {} if rule in ('ThreeFactor', 'DNI') else {'vjp_method': 'multi-step'}
-    learner, xs, ys = learner_of(cell, rule, {**options, **(multi if window > 1 else {})}, SHAPE)
-    g = flat(grad_of(learner, xs, ys, window=window)())
+def beside(g, true):
+    """Cosine and relative error."""
     return [float(g @ true / np.linalg.norm(g) / np.linalg.norm(true)), float(np.linalg.norm(g - true) / np.linalg.norm(true))]
 
 
+def measure(cell, rule, options, shape, true):
+    learner, xs, ys = learner_of(cell, rule, options, shape)
+    run = grad_of(learner, xs, ys)
+    row = dict(us=best(lambda: jax.tree.leaves(run()), 5)[1] / shape[3] * 1e3, bytes=trace_bytes(learner))
+    fresh = lambda **more: grad_of(*learner_of(cell, rule, {**options, **more}, shape))
+    if rule == 'ThreeFactor':  # its gradient is not one of the loss
+        return row
+    row |= dict(one=beside(flat(fresh()()), true))
+    if OURS:
+        learner, xs, ys = learner_of(cell, rule, {**options, 'vjp_method': 'multi-step'}, shape)
+        row |= dict(sixteen=beside(flat(grad_of(learner, xs, ys, window=16)()), true))
+    return row
+
+
 if __name__ == '__main__':
-    for cell in ('gru', 'lstm', 'alif'):
-        true = true_gradient(cell, SHAPE) if OURS else None
-        for rule, options in {**RULES, **(BEYOND if OURS else {})}.items():
-            row = dict(cell=cell, rule=rule)
-            try:
-                learner, xs, ys = learner_of(cell, rule, options, SHAPE)
-                run = grad_of(learner, xs, ys)
-                row |= dict(us=best(lambda run=run: jax.tree.leaves(run()), 3)[1] / SHAPE[3] * 1e3, bytes=trace_bytes(learner))
-                if OURS:
-                    row |= dict(one=fidelity(cell, rule, options, true, 1), sixteen=fidelity(cell, rule, options, true, 16))
-            except Exception as error:
-                row |= dict(error=f'{type(error).__name__}: {str(error)[:100]}')
-            print(json.dumps(row), flush=True)
-    learner, xs, ys = learner_of('gru', 'OSTLRecurrent', {}, BIG)
-    print(json.dumps(dict(cell='gru', rule='OSTL big', ms=best(lambda: jax.tree.leaves(grad_of(learner, xs, ys)()), 1)[1])), flush=True)
+    for cell, sizes in CELLS.items():
+        for shape in sizes:
+            run = bptt(cell, shape)
+            true = flat(run())
+            print(json.dumps(dict(cell=cell, shape=shape, rule='BPTT', us=best(lambda run=run: jax.tree.leaves(run()), 5)[1] / shape[3] * 1e3)), flush=True)
+            for rule, options in {**RULES, **(BEYOND if OURS else {})}.items():
+                row = dict(cell=cell, shape=shape, rule=rule)
+                if shape == SIZES[-1] and rule in HEAVY:
+                    continue
+                try:
+                    row |= measure(cell, rule, options, shape, true)
+                except Exception as error:
+                    row |= dict(error=f'{type(error).__name__}: {str(error)[:100]}')
+                print(json.dumps(row), flush=True)

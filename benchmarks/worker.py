@@ -18,10 +18,10 @@ LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 OPTIONS = {'pp_prop': {'decay_or_rank': .9}}
 
 
-def best(f, repeat=9):
-    """Milliseconds of the first and of the best call."""
-    times = []
-    for _ in range(repeat + 1):
+def best(f, repeat=9, limit=20):
+    """Milliseconds of the first and of the best of some later calls, as many as fit into so many seconds."""
+    times, end = [], time.perf_counter() + limit
+    while len(times) < 2 or len(times) <= repeat and time.perf_counter() < end:
         start = time.perf_counter()
         jax.block_until_ready(f())
         times.append((time.perf_counter() - start) * 1e3)
@@ -35,8 +35,7 @@ def sequence(cell, rule, shape, options):
     learner = braintrace.compile(model, getattr(braintrace, rule), xs[0], batch_size=batch, seed=0, **OPTIONS.get(rule, {}))
     options = options if OURS else {}
     grad = brainstate.transform.jit(lambda xs, ys: learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options))
-    repeat = 9 if OURS or n < 500 else 2
-    return best(lambda: jax.tree.leaves(grad(xs, ys)), repeat)
+    return best(lambda: jax.tree.leaves(grad(xs, ys)))
 
 
 def bptt(cell, shape):

@@ -306,6 +306,12 @@ def test_random_feedback_goes_through_its_own_weights():
         assert not np.allclose(run(carry)['N'], true['N'])
         equal = carry._replace(traces={**carry.traces, 'feedback:o': params['o'] if kind == 'random' else jnp.zeros((H, C))})
         same(run(equal), true)
+    multi = lambda feedback: learner_multi.grad(mean, params, carry._replace(traces={**carry.traces, 'feedback:o': feedback}), xs, ys, window=2)[0][0]
+    learner_multi = braintrace.compile(step_of(cell), 'eprop', params, start(3), xs[0], feedback='random', random_feedback_key=0, kappa_filter_decay=.5,
+                                       vjp_method='multi-step')
+    true = online('gru', 'eprop', 3, 2, kappa_filter_decay=.5, vjp_method='multi-step')
+    same(multi(params['o']), true)
+    assert not np.allclose(multi(-params['o'])['Z'], true['Z'])
     square = online('gru', 'eprop', 3, 4, feedback='square', random_feedback_key=0)
     same(square, online('gru', 'eprop', 3, 1, feedback='square', random_feedback_key=0))
 

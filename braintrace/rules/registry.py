@@ -20,7 +20,7 @@ from .low_rank import LowRank
 from .nothing import Nothing
 from .positionwise import PositionWise
 from .sampled import Kronecker, RankOne, as_key
-from .signals import Exact, Guess, Modulator, RandomFeedback, Signal, SquareFeedback
+from .signals import Guess, Modulator, RandomFeedback, Signal, SquareFeedback
 from .slots import Layout
 from .snap import SparseInfluence
 
@@ -52,7 +52,7 @@ class Rule:
     multi_only: bool = False
     single_only: Callable[..., bool] = lambda **_: False
     modulated: bool = False
-    signal: Callable[..., Signal] = lambda layout, **_: Exact()
+    signal: Callable[..., Signal] = lambda layout, **_: Signal()
     scope: Callable[..., str] = lambda **options: options.get('scope', 'diagonal')
 
     def settle(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,7 +140,7 @@ def _feedback(layout: Layout, feedback: str, random_feedback_key: Any, feedback_
     if feedback not in ('symmetric', 'random', 'adaptive', 'square'):
         raise ValueError(f"`feedback` must be 'symmetric', 'random', 'adaptive' or 'square', got {feedback!r}.")
     if feedback == 'symmetric':
-        return Exact()
+        return Signal()
     if random_feedback_key is None:
         raise ValueError(f'feedback={feedback!r} needs `random_feedback_key`.')
     key = as_key(random_feedback_key)
@@ -169,7 +169,7 @@ def of_config(config: ETraceConfig) -> Rule:
     def signal(layout: Layout, random_feedback_key: Any = None, guess: Any = None, **_: Any) -> Signal:
         if c.learning_signal == 'random_feedback':
             return _feedback(layout, 'square', random_feedback_key, .1)
-        return Modulator(layout) if c.learning_signal == 'modulatory' else Guess(layout, guess) if c.learning_signal == 'bootstrapped' else Exact()
+        return Modulator(layout) if c.learning_signal == 'modulatory' else Guess(layout, guess) if c.learning_signal == 'bootstrapped' else Signal()
 
     leak = not c.is_factorized and c.temporal_recursion != 'jacobian' or c.is_factorized and c.recursion_f == 'scalar_leak'
     scope = 'leak' if leak else 'coupled' if c.recurrence_scope == 'coupled' and c.trace_factorization == 'per_param' else 'block' if (
@@ -177,7 +177,7 @@ def of_config(config: ETraceConfig) -> Rule:
     multi = c.trace_factorization == 'random_projection' and c.learning_signal == 'symmetric' or c.learning_signal == 'bootstrapped'
     options = {'trace_dtype': None, 'random_feedback_key': None, 'projection_key': 42, 'projection_eps': 1e-12, 'guess': None}
     return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.learning_signal == 'bootstrapped',
-                single_only=lambda **_: c.learning_signal in ('random_feedback', 'modulatory'), modulated=c.learning_signal == 'modulatory',
+                single_only=lambda **_: c.learning_signal == 'modulatory', modulated=c.learning_signal == 'modulatory',
                 traces=c.trace_factorization != 'random_projection', signal=signal, scope=lambda **_: scope)
 
 
@@ -189,7 +189,7 @@ BY_NAME = {r.name: r for r in (
     Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
     Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
     Rule('eprop', _eprop, 'single-step', {**_STORED, 'feedback': 'symmetric', 'kappa_filter_decay': 0., 'random_feedback_key': None, 'feedback_scale': .1},
-         single_only=lambda feedback, **_: feedback != 'symmetric', signal=_feedback,
+         signal=_feedback,
          scope=lambda kappa_filter_decay, **_: 'filtered' if kappa_filter_decay else 'diagonal'),
     Rule('ostl_recurrent', _position_wise, 'single-step', _STORED, scope=lambda **_: 'coupled'),
     Rule('ostl_feedforward', _factorised, 'single-step', {'decay_or_rank': 1e-6}),

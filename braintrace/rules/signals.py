@@ -4,6 +4,7 @@ The true gradient, the same through fixed random weights, an outside modulator, 
 
     init(params)                                    -> what it keeps beside the traces
     same_step(window, cotangents, kept, extra)      -> gradients of the parameters, Credit, credit of the inputs     (single-step)
+    entry(window, cotangents, hidden, kept)         -> the credit of the window's entry, which meets the traces       (multi-step)
     beyond(window, extra)                           -> gradients of the parameters by credit from beyond the window   (multi-step)
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -31,21 +32,17 @@ class Extra(NamedTuple):
 NO_EXTRA = Extra()
 
 
-class Signal(Protocol):
-    def init(self, params: Sequence[Any] | None) -> dict[str, Any]: ...
-    def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]: ...
-    def beyond(self, window: Any, extra: Extra) -> list | None: ...
-
-
-@dataclass(frozen=True, eq=False)
-class Exact:
-    """The gradient of the loss."""
+class Signal:
+    """The gradient of the loss, unless a part of it is replaced."""
 
     def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
         return {}
 
     def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]:
         return _credit(window, cotangents, None)
+
+    def entry(self, window: Any, cotangents: Sequence[Any], hidden: list, kept: dict[str, Any]) -> list:
+        return hidden
 
     def beyond(self, window: Any, extra: Extra) -> list | None:
         return None
@@ -58,7 +55,7 @@ def _credit(window: Any, cotangents: Sequence[Any], feedback: Any) -> tuple[list
 
 
 @dataclass(frozen=True, eq=False)
-class RandomFeedback:
+class RandomFeedback(Signal):
     """Credit goes back through fixed random weights instead of those of the read-out (and of every product above a hidden state).
 
     They are kept as `feedback:<weight>`, and may be set. With `adaptive` what is kept is their difference to the weights, so that they change as those do.
@@ -88,18 +85,20 @@ class RandomFeedback:
         program = weight_program(self.layout.graph.step, list(self.layout.feedback_uses.values()))
         return eval_jaxpr(program.jaxpr, program.consts, *params)
 
-    def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]:
+    def _feedback(self, window: Any, kept: dict[str, Any]) -> dict[Any, Any]:
         feedback = {y: kept[name] for y, name in self._names().items()}
         if self.adaptive:
             feedback = {y: b + jax.lax.stop_gradient(w) for (y, b), w in zip(feedback.items(), self._weights(window.params), strict=True)}
-        return _credit(window, cotangents, feedback)
+        return feedback
 
-    def beyond(self, window: Any, extra: Extra) -> list | None:
-        return None
+    def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]:
+        return _credit(window, cotangents, self._feedback(window, kept))
 
+    def entry(self, window: Any, cotangents: Sequence[Any], hidden: list, kept: dict[str, Any]) -> list:
+        return window.pull_through(cotangents, self._feedback(window, kept))
 
 @dataclass(frozen=True, eq=False)
-class SquareFeedback:
+class SquareFeedback(Signal):
     """The square form: each group's signal, normalised over its units, through a fixed random matrix from units to units."""
     layout: Layout
     key: Any
@@ -113,26 +112,21 @@ class SquareFeedback:
 
     def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]:
         gp, _, _, inputs = window.same_step(cotangents)
+        return gp, _from_signals(window, self.entry(window, cotangents, window.signals(cotangents), kept)), inputs
 
-        def through(s: Any, B: Any, columns: bool) -> Any:
-            axis = -2 if columns else -1
-            s = s / (jnp.linalg.norm(s, axis=axis, keepdims=True) + 1e-8)
-            return jnp.einsum('...lj,lk->...kj' if columns else '...l,lk->...k', s, B).astype(s.dtype)
+    def entry(self, window: Any, cotangents: Sequence[Any], hidden: list, kept: dict[str, Any]) -> list:
+        def through(g: Any, s: Any, columns: bool) -> Any:
+            if not g.varshape or not jnp.issubdtype(s.dtype, jnp.inexact):
+                return s
+            s = s / (jnp.linalg.norm(s, axis=-2 if columns else -1, keepdims=True) + 1e-8)
+            return jnp.einsum('...lj,lk->...kj' if columns else '...l,lk->...k', s, kept[f'feedback:group {g.index}']).astype(s.dtype)
 
-        return gp, _from_signals(window, _by_group(self.layout, window.signals(cotangents), lambda g, s, columns: through(
-            s, kept[f'feedback:group {g.index}'], columns) if g.varshape else s)), inputs
-
-    def beyond(self, window: Any, extra: Extra) -> list | None:
-        return None
-
+        return _by_group(self.layout, hidden, through)
 
 @dataclass(frozen=True, eq=False)
-class Modulator:
+class Modulator(Signal):
     """An outside signal `m` instead of the gradient: one number, or one for each unit (and sample) of a group, in each step."""
     layout: Layout
-
-    def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
-        return {}
 
     def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]:
         if extra.steps is None:
@@ -140,10 +134,6 @@ class Modulator:
         gp, _, _, inputs = window.same_step(cotangents)
         zeros = [jnp.zeros((window.length, *v.aval.shape), v.aval.dtype) for v in self.layout.graph.step.hidden_vars]
         return gp, _from_signals(window, _by_group(self.layout, zeros, lambda g, s, columns: spread_modulator(extra.steps, g, s, columns))), inputs
-
-    def beyond(self, window: Any, extra: Extra) -> list | None:
-        return None
-
 
 def spread_modulator(m: Any, group: Any, s: Any, columns: bool) -> Any:
     """The modulator at each unit: `m` is an array, or has one for each group by number; each with the steps first."""
@@ -158,19 +148,13 @@ def spread_modulator(m: Any, group: Any, s: Any, columns: bool) -> Any:
 
 
 @dataclass(frozen=True, eq=False)
-class Guess:
+class Guess(Signal):
     """The gradient of the loss, and at the end of a window a guess `synthesizer(h_b)` of the credit that later windows will send.
 
     Weights with a trace wait for that credit themselves; the guess serves all others.
     """
     layout: Layout
     guess: Callable[[Any, dict[int, Any]], dict[int, Any]]
-
-    def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
-        return {}
-
-    def same_step(self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra) -> tuple[list, Credit, dict[int, Any]]:
-        return _credit(window, cotangents, None)
 
     def beyond(self, window: Any, extra: Extra) -> list | None:
         if self.guess is None:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from ..rules.carrier import Carrier, Contribution, Entry
-from ..rules.signals import NO_EXTRA, Exact, Extra, Signal
+from ..rules.signals import NO_EXTRA, Extra, Signal
 from .program import Program
 from .progress import advance
 from .window import Window
@@ -33,7 +33,7 @@ class Executor:
     program: Program
     carrier: Carrier
     single_step: bool
-    signal: Signal = Exact()
+    signal: Signal = Signal()
 
     def init(self, params: Sequence[Any] | None = None) -> dict:
         """Zero traces, and what the signal keeps."""
@@ -112,6 +112,7 @@ class Executor:
             found, traces = self.carrier.block(None if alone else own, w, credit, carried.steps, keep)
         else:
             gp, hidden, other, inputs = w.pull(outs=cotangents)
+            hidden = self.signal.entry(w, cotangents, hidden, carried.traces)
             found = self.carrier.read(own, Entry(hidden, other, carried.steps, list(w.params))) if not alone else Contribution()
             traces = self.carrier.advance(own, w) if keep else None
             gp = add(gp, self.signal.beyond(w, extra))

@@ -2,7 +2,7 @@
 
 `cut` sees the old hidden state as a constant; `pw` follows position-wise paths only. A value that arrives at a new hidden state joins `cut`, so that from there
 credit flows on freely: to the read-out, the loss, the next layer in the same step. What outputs take from the old hidden state without passing through a new
-one (a spike before its reset, a read-out of the old state) is credit of the step before, and is asked for by itself (`from_old`).
+one (a spike before its reset, a read-out of the old state) is credit of the step before, and is asked for by itself (`run` with `hold_new`).
 """
 
 from __future__ import annotations
@@ -110,17 +110,18 @@ class Program:
         new = [read(pw, v) for v in step.hidden_outs]
         return new, self.graded([read(cut, a) for a in step.outs], new), xs
 
-    def from_old(self, params: Values, hidden: Values, other: Values, inputs: Values, known: Known | None = None,
-                 feedback: Mapping[Var, Any] | None = None) -> list:
-        """Graded outputs as a function of the old hidden state, the new one held fixed."""
+    def run(self, params: Values, hidden: Values, other: Values, inputs: Values, known: Known | None = None,
+            feedback: Mapping[Var, Any] | None = None, hold_new: bool = False) -> tuple[list, list, list]:
+        """Graded outputs and the new state, credit taking the way of `feedback`; with `hold_new` outputs see a new hidden state that is held fixed."""
         step, given = self.step, dict(zip(self.products, known.products, strict=True)) if known is not None else {}
         invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
         env = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
         read = lambda a: a.val if isinstance(a, Literal) else env[a]
         for eqn in self.found.eqns:
             made = _run(eqn, [read(a) for a in eqn.invars], given, feedback or {}, self._weight_at) if eqn.outvars else []
-            env.update((v, _hold(a) if v in self._hidden else a) for v, a in zip(eqn.outvars, made, strict=True))
-        return self.graded([read(a) for a in step.outs], [_hold(read(v)) for v in step.hidden_outs])
+            env.update((v, _hold(a) if hold_new and v in self._hidden else a) for v, a in zip(eqn.outvars, made, strict=True))
+        new = [_hold(read(v)) if hold_new else read(v) for v in step.hidden_outs]
+        return self.graded([read(a) for a in step.outs], new), new, [read(v) for v in step.other_outs]
 
     def outputs(self, params: Values, hidden: Values, other: Values, inputs: Values, added: Mapping[Var, Any], known: Known | None = None,
                 feedback: Mapping[Var, Any] | None = None) -> list:

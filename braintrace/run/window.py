@@ -106,7 +106,7 @@ class Window:
         """Credit of the old hidden leaves from outputs that read them directly; None where no output does."""
         if not self.layout.read_before:
             return None
-        run = lambda h, s, x, y, m: self.program.from_old(self.params, m, s, x, y, feedback)
+        run = lambda h, s, x, y, m: self.program.run(self.params, m, s, x, y, feedback, hold_new=True)[0]
         return jax.vjp(lambda m: self._over_time(run)(m), list(self.before))[1](list(cotangents))[0]
 
     def direct(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
@@ -288,6 +288,16 @@ class Window:
         given = [jax.tree.map(jnp.zeros_like, shape) if ct is None else list(ct) for ct, shape in zip((outs, hidden, other), shapes, strict=True)]
         dp, dh, ds, dx = pull(tuple(given))
         return dp, dh, list(ds.values()), dx
+
+    def pull_through(self, outs: Sequence[Any], feedback: Mapping[Var, Any]) -> list:
+        """Cotangents of graded outputs to those of the entry hidden state, through feedback weights."""
+        def run(hidden):
+            def forward(carry, x):
+                graded, h, s = self.program.run(self.params, *carry, x, None, feedback)
+                return (h, s), graded
+            return scan(forward, (list(hidden), list(self.entry[1])), list(self.inputs), self.length)[1]
+
+        return jax.vjp(run, list(self.entry[0]))[1](list(outs))[0]
 
     def pull_untraced(self, hidden: Sequence[Any]) -> list:
         """Cotangents of the exit state to those of the parameters, as far as they act in other ways than through the weights of relations."""
