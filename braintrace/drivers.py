@@ -13,7 +13,8 @@ from .frontends.brainstate import ModuleInfo
 from .rules.registry import Rule
 from .run.data import MultiStepData, SingleStepData
 from .run.executor import Executor
-from .run.settings import sequence_length, weigh, window_length
+from .run.progress import advance
+from .run.settings import per_step, sequence_length, weigh, window_length
 
 brainstate: Any = frontend.brainstate
 
@@ -157,14 +158,15 @@ class SequenceDriverMixin:
         return losses, aux
 
     def etrace_learn(self, *sequences: Any, step_fn: Callable, update: Callable, schedule: str | None = None, window_size: int | None = None,
-                     **options: Any) -> Any:
+                     mask: Any = None, modulator: Any = None, progress: bool = False, **options: Any) -> Any:
         """Learn while the sequence goes by: a gradient, and `update(grads)` on the weights, in each step, each window, or once at the end.
 
         Args:
-            sequences, step_fn, options: as in `etrace_grad`.
+            sequences, step_fn, mask, modulator, options: as in `etrace_grad`.
             update: writes the weights, for instance `optimizer.update`.
             schedule: 'per_step', 'window' or 'sequence_end'; by default that of the learner's configuration, or 'per_step'.
             window_size: the steps between two updates for 'window'.
+            progress: show a progress bar.
 
         Returns:
             The loss of each step.
@@ -174,22 +176,25 @@ class SequenceDriverMixin:
         if schedule not in ('per_step', 'window', 'sequence_end'):
             raise ValueError(f"`schedule` must be 'per_step', 'window' or 'sequence_end', got {schedule!r}.")
         length = sequence_length(sequences)
+        if mask is not None and jnp.shape(mask)[:1] != (length,):
+            raise ValueError(f'`mask` has shape {jnp.shape(mask)}, but the sequence has {length} steps.')
         size: Any = window_size or (config.window_size if config is not None else None)
         if schedule == 'window' and (isinstance(size, bool) or not isinstance(size, int) or size < 1):
             raise ValueError(f"`window_size` must be the number of steps between two updates for schedule='window', got {size!r}.")
         steps: int = 1 if schedule == 'per_step' else length if schedule == 'sequence_end' else min(size, length)
 
-        def one(*slices):
-            grads, losses = self.etrace_grad(*slices, step_fn=step_fn, return_value=True, **options)
+        def one(part):
+            slices, mask, modulator = part
+            grads, losses = self.etrace_grad(*slices, step_fn=step_fn, mask=mask, modulator=modulator, return_value=True, **options)
             update(grads)
+            if progress:
+                advance(len(losses), length)
             return losses
 
-        whole = length // steps
-        cut = [jax.tree.map(lambda a: jnp.reshape(a[:whole * steps], (whole, steps, *jnp.shape(a)[1:])), s) for s in sequences]
-        losses = brainstate.transform.for_loop(one, *cut)
+        whole, data = length // steps, (sequences, mask, per_step(modulator, length))
+        losses = brainstate.transform.for_loop(one, jax.tree.map(lambda a: jnp.reshape(a[:whole * steps], (whole, steps, *jnp.shape(a)[1:])), data))
         losses = losses.reshape(whole * steps, *losses.shape[2:])
-        rest = [jax.tree.map(lambda a: a[whole * steps:], s) for s in sequences]
-        return losses if whole * steps == length else jnp.concatenate([losses, one(*rest)])
+        return losses if whole * steps == length else jnp.concatenate([losses, one(jax.tree.map(lambda a: a[whole * steps:], data))])
 
     def etrace_evolve(self, *sequences: Any, step_fn: Callable | None = None, chunk_size: int | None = None, return_outputs: bool = False,
                       window: Any = 'auto') -> Any:

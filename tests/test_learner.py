@@ -224,6 +224,30 @@ def test_rtrl_keeps_its_traces_between_programs():
     assert_same(found, learner.etrace_grad(X, Y, step_fn=step, reduction='sum', mask=jnp.arange(T) >= 3))
 
 
+def test_learning_cuts_the_mask_with_the_sequence(capsys):
+    def learned(**options):
+        bs.random.seed(0)
+        learner, _ = learner_of()
+        weights = learner.param_states
+        descend = lambda grads: [setattr(weights[k], 'value', jax.tree.map(lambda w, g: w - .1 * g, weights[k].value, grads[k])) for k in grads]
+        learner.etrace_learn(X, Y, step_fn=lambda x, y: ((learner(x) - y) ** 2).mean(-1), update=descend, **options)
+        return {k: s.value for k, s in weights.items()}
+
+    bs.random.seed(0)
+    by_hand, _ = learner_of()
+    mask = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [1, 1]])
+    for x, y, m in zip(X, Y, mask, strict=True):
+        grads = by_hand.etrace_grad(x[None], y[None], step_fn=lambda x, y: ((by_hand(x) - y) ** 2).mean(-1), mask=m[None])
+        for k, s in by_hand.param_states.items():
+            s.value = jax.tree.map(lambda w, g: w - .1 * g, s.value, grads[k])
+    assert_same(learned(mask=mask), {k: s.value for k, s in by_hand.param_states.items()})
+    learned(schedule='window', window_size=4, mask=mask[:, 0], progress=True)
+    jax.effects_barrier()
+    assert '6/6' in capsys.readouterr().err, 'one bar for all windows'
+    with pytest.raises(ValueError, match='the sequence has 6 steps'):
+        learned(mask=mask[:3])
+
+
 def test_mapped_models():
     learner, step = learner_of()
     expected = learner.etrace_grad(X, Y, step_fn=step)
