@@ -63,10 +63,9 @@ def measure(cell, rule, options, shape, true):
     learner, xs, ys = learner_of(cell, rule, options, shape)
     run = grad_of(learner, xs, ys)
     row = dict(us=best(lambda: jax.tree.leaves(run()), 5)[1] / shape[3] * 1e3, bytes=trace_bytes(learner))
-    fresh = lambda **more: grad_of(*learner_of(cell, rule, {**options, **more}, shape))
     if rule == 'ThreeFactor':  # its gradient is not one of the loss
         return row
-    row |= dict(one=beside(flat(fresh()()), true))
+    row |= dict(one=beside(flat(grad_of(*learner_of(cell, rule, options, shape), **({'window': 1} if OURS else {}))()), true))
     if OURS:
         learner, xs, ys = learner_of(cell, rule, {**options, 'vjp_method': 'multi-step'}, shape)
         row |= dict(sixteen=beside(flat(grad_of(learner, xs, ys, window=16)()), true))
@@ -86,5 +85,5 @@ if __name__ == '__main__':
                 try:
                     row |= measure(cell, rule, options, shape, true)
                 except Exception as error:
-                    row |= dict(error=f'{type(error).__name__}: {str(error)[:100]}')
+                    row |= dict(error=f'{type(error).__name__}: {str(error).splitlines()[0][:100]}')
                 print(json.dumps(row), flush=True)
