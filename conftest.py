@@ -1,5 +1,12 @@
 """Tests run in float64, the oracle's precision; doctests as a user would run them."""
 
+import os
+from importlib.metadata import version
+
+# Nets are tiny: compiling is what takes the time, and this halves it.
+if (0, 8) <= tuple(map(int, version('jax').split('.')[:2])) <= (0, 10):  # others may not know the flag
+    os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
+
 import brainstate
 import jax
 import pytest
@@ -7,7 +14,7 @@ from _pytest.doctest import DoctestItem
 
 from braintrace.algorithms import BY_NAME, LEARNERS
 
-jax.config.update('jax_disable_most_optimizations', True)  # tiny nets: compiling is what takes time
+jax.config.update('jax_disable_most_optimizations', True)
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported
 
 
