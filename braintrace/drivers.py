@@ -158,11 +158,11 @@ class SequenceDriverMixin:
         return losses, aux
 
     def etrace_learn(self, *sequences: Any, step_fn: Callable, update: Callable, schedule: str | None = None, window_size: int | None = None,
-                     mask: Any = None, modulator: Any = None, progress: bool = False, **options: Any) -> Any:
+                     mask: Any = None, modulator: Any = None, progress: bool = False, reduction: str = 'mean', window: Any = 'auto') -> Any:
         """Learn while the sequence goes by: a gradient, and `update(grads)` on the weights, in each step, each window, or once at the end.
 
         Args:
-            sequences, step_fn, mask, modulator, options: as in `etrace_grad`.
+            sequences, step_fn, mask, modulator, reduction, window: as in `etrace_grad`, for the steps between two updates.
             update: writes the weights, for instance `optimizer.update`.
             schedule: 'per_step', 'window' or 'sequence_end'; by default that of the learner's configuration, or 'per_step'.
             window_size: the steps between two updates for 'window'.
@@ -185,7 +185,7 @@ class SequenceDriverMixin:
 
         def one(part):
             slices, mask, modulator = part
-            grads, losses = self.etrace_grad(*slices, step_fn=step_fn, mask=mask, modulator=modulator, return_value=True, **options)
+            grads, losses = self.etrace_grad(*slices, step_fn=step_fn, mask=mask, modulator=modulator, reduction=reduction, window=window, return_value=True)
             update(grads)
             if progress:
                 advance(len(losses), length)

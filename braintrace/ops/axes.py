@@ -113,7 +113,7 @@ def outer(op: Op, x: Any, q: Any) -> Any:
         return q.sum(0)
     if op.outer is not None:
         return op.outer(x, q)
-    return _sum_of_products(op, f'Z{op.axes.x}', _at_x(op, x), f'ZS{op.axes.y}', op.at_y(q), f'S{op.axes.trace}')
+    return _sum_of_products(op, f'ZS{op.axes.y}', op.at_y(q), f'Z{op.axes.x}', _at_x(op, x), f'S{op.axes.trace}')
 
 
 def decay(op: Op, Q: Any, e: Any) -> Any:
