@@ -181,6 +181,11 @@ def test_textbook(rule, name):
         same(online(name, algorithm, B, window, **options), textbook(name, B, reference(name)))
 
 
+@pytest.mark.parametrize('name', ['rnn', 'lstm'])
+def test_block_scope_keeps_the_weight_from_each_unit_to_itself(name):
+    same(online(name, 'd_rtrl', 3, 3, scope='block'), textbook(name, 3, TEXTBOOK['ostl'][2](name)))
+
+
 @pytest.mark.parametrize('name', CELLS)
 def test_saturated_snap_is_exact(name):
     true = textbook(name, 3, exact)
@@ -189,21 +194,47 @@ def test_saturated_snap_is_exact(name):
     same(online(name, 'low_rank', 3, 3, rank=100), true)
 
 
-def test_ottt_and_pp_prop_follow_their_recursions():
+OPERANDS = {  # what multiplies each weight that has a trace; state as a flat vector
+    'rnn': lambda p, h, x: dict(W=x, R=h, b=None),
+    'gru': lambda p, h, x: dict(Z=cat(x, h), N=cat(x, sig(cat(x, h) @ p['Y']) * h), b=None),
+    'lstm': lambda p, h, x: dict(L=cat(x, h[H:])),
+    'alif': lambda p, h, x: dict(W=x, R=spike(h[:H] - h[H:] - .2)),
+}
+
+
+def factorised(name, decay_x, decay_f):
+    """`ex <- a_x ex + x, ef <- a_f D ef + (1 - a_f) df`, credit meets their product."""
+    def rule(n, size, of_p):
+        params, ex, ef, steps = CELLS[name][1], {}, {}, itertools.count(1)
+        own_unit, _ = kept(name, of_p, size, n)
+
+        def trace(across, own, M, s, x, h):
+            found, xs = {k: np.zeros(v.shape) for k, v in params.items()}, OPERANDS[name](params, h, x)
+            by_weight = jax.vmap(of_p)(jnp.asarray(M * own_unit))
+            for k, x in xs.items():
+                like = 'W' if k == 'R' else k  # W and R are added up, and h or z may be zero
+                M_k = np.asarray(by_weight[like])
+                df = M_k if x is None else np.einsum('nij,i->nj', M_k, xs[like]) / (xs[like] @ xs[like])
+                at_unit = np.arange(n)[:, None] % H == np.arange(df.shape[1]) % H
+                ef[k] = decay_f * at_unit * (own @ ef.get(k, np.zeros_like(df))) + (1 - decay_f) * df
+                ex[k] = None if x is None else decay_x * ex.get(k, 0) + np.asarray(x)
+            correction = 1 - decay_f ** next(steps)
+            for k, e in ef.items():
+                found[k] = (s @ e if ex[k] is None else np.outer(ex[k], s @ e)) / correction
+            return ravel_pytree(found)[0] + s @ (M * ~own_unit)
+        return trace
+    return rule
+
+
+@pytest.mark.parametrize('name', CELLS)
+def test_ottt_and_pp_prop_follow_their_recursions(name):
     """OTTT: an input leak times the instantaneous derivative."""
     for B, window in ((1, 1), (3, 3)):
-        def rule(n, size, of_p):
-            low = {'W': np.zeros(D), 'R': np.zeros(H)}
-
-            def trace(across, own, M, s, x, h):
-                df = np.asarray(of_p(jnp.asarray(s @ M))['b'])  # s . dh/dy
-                low['W'], low['R'] = LEAK * low['W'] + np.asarray(x), LEAK * low['R'] + np.asarray(h)
-                return ravel_pytree(dict(W=np.outer(low['W'], df), R=np.outer(low['R'], df), b=df, o=np.zeros((H, C))))[0]
-            return trace
-        same(online('rnn', 'ottt', B, window, decay=LEAK), textbook('rnn', B, rule))
+        same(online(name, 'ottt', B, window, decay=LEAK), textbook(name, B, factorised(name, LEAK, 0.)))
+        same(online(name, 'pp_prop', B, window, decay_or_rank=.9), textbook(name, B, factorised(name, .9, .9)))
 
 
-@pytest.mark.parametrize('name', ['alif'])
+@pytest.mark.parametrize('name', CELLS)
 def test_three_factor_multiplies_the_trace_by_the_modulator(name):
     cell, params, start = CELLS[name]
     per_step = jnp.asarray(rng.randn(T))
@@ -216,7 +247,8 @@ def test_three_factor_multiplies_the_trace_by_the_modulator(name):
         def rule(n, size, of_p, times=times):
             trace = carried(name, lambda across, own, E: own @ E)(n, size, of_p)
             return lambda across, own, M, s, x, h: trace(across, own, M, np.full(n, next(times)), x, h)
-        same(run(per_step), textbook(name, B, rule))
+        traced = lambda grads: {k: v for k, v in grads.items() if k != 'Y'}  # without a trace the reset gate gets the gradient of the loss
+        same(traced(run(per_step)), traced(textbook(name, B, rule)))
         units = jnp.broadcast_to(per_step[:, None, None], (T, B, H))
         same(run(units), run(per_step))
     with pytest.raises(ValueError, match='broadcast'):

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax import Var
+from ..graph.analysis import Analysis
 from ..graph.etrace_graph import ETraceGraph
 from ..graph.layout import Maps
 from ..graph.uses import Use
@@ -60,11 +61,10 @@ Places = dict[str, np.ndarray]  # the place of each element along each label, -1
 class Ends:
     """One product: which unit each element of its operand comes from, and which units each element of its output feeds (-1 for none)."""
 
-    def __init__(self, graph: ETraceGraph, use: Use, group: int, targets: Maps):
+    def __init__(self, found: Analysis, use: Use, rows: set[int], targets: Maps):
         assert use.x_var is not None and use.axes is not None and use.axes.x is not None
-        self.use, self.found, self.x_var, self.y_var = use, graph.found, use.x_var, use.y[0]
+        self.use, self.found, self.x_var, self.y_var = use, found, use.x_var, use.y[0]
         self.x, self.w, self.y = use.axes.x, use.axes.w, use.axes.y
-        rows = [s for s, row in enumerate(self.found.rows) if any(row.old is v for v in graph.hidden_groups[group].hidden_invars)]
         maps = {s: self.found.dep(self.x_var).maps.get(s, ()) for s in rows}
         self.rows = frozenset(s for s, ms in maps.items() if ms)
         self.source = np.full(self.x_var.aval.size, -1, np.int64)
@@ -123,7 +123,9 @@ def find_bridges(graph: ETraceGraph, twice: bool = False) -> Bridges:
                 and use.eqn.primitive.name == 'dot_general'}
     found: dict[Var, list[Bridge]] = {}
     for g in graph.hidden_groups:
-        ends = {u: Ends(graph, use, g.index, relation[use].maps.get(g.index, ()) if use in relation else ()) for u, use in products.items()}
+        rows = {s for s, row in enumerate(graph.found.rows) if row.old in g.hidden_invars}
+        fed = {u: relation[use].maps.get(g.index, ()) if use in relation else () for u, use in products.items()}
+        ends = {u: Ends(graph.found, use, rows, fed[u]) for u, use in products.items() if fed[u] or not rows.isdisjoint(graph.found.dep(use.x_var).maps)}
         for e in ends.values():
             if e.clear and e.rows and e.targets:
                 found.setdefault(e.y_var, []).extend(_over_one(e, g.varshape))
