@@ -49,6 +49,12 @@ class Program:
         """The step as the body of a loop, giving also the products with traced weights, which are costly to compute again."""
         return Loop(self.step, self.products)
 
+    def _start(self, params: Values, hidden: Values, other: Values, inputs: Values) -> dict[Var, Any]:
+        """The values of all variables that no equation makes."""
+        step = self.step
+        given = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars, *step.jaxpr.jaxpr.constvars]
+        return dict(zip(given, [*params, *hidden, *other, *inputs, *step.jaxpr.consts], strict=True))
+
     def dual(self, params: Values, hidden: Values, other: Values, inputs: Values, *, moving: Values, everywhere: Values | None = None,
              along: Values | None = None, known: Known | None = None, join: bool = True, feedback: Mapping[Var, Any] | None = None,
              cuts: Mapping[int, frozenset[int]] | None = None) -> tuple[list, list, list]:
@@ -60,8 +66,7 @@ class Program:
         position-wise paths end: those of the states unless given.
         """
         step, cuts = self.step, self.found.cuts if cuts is None else cuts
-        invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
-        cut = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
+        cut = self._start(params, hidden, other, inputs)
         pw = dict(zip(step.hidden_vars, moving, strict=True))
         given = dict(zip(self.products, known.products, strict=True)) if known is not None else {}
         scales = dict(zip(self.detours, known.scales, strict=True)) if known is not None and known.scales else {}
@@ -114,8 +119,7 @@ class Program:
             feedback: Mapping[Var, Any] | None = None, hold_new: bool = False) -> tuple[list, list, list]:
         """Graded outputs and the new state, credit taking the way of `feedback`; with `hold_new` outputs see a new hidden state that is held fixed."""
         step, given = self.step, dict(zip(self.products, known.products, strict=True)) if known is not None else {}
-        invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
-        env = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
+        env = self._start(params, hidden, other, inputs)
         read = lambda a: a.val if isinstance(a, Literal) else env[a]
         for eqn in self.found.eqns:
             made = _run(eqn, [read(a) for a in eqn.invars], given, feedback or {}, self._weight_at) if eqn.outvars else []
@@ -127,8 +131,7 @@ class Program:
                 feedback: Mapping[Var, Any] | None = None) -> list:
         """Graded outputs as a function of what is `added` to the new hidden states of one group, which do not see each other's change."""
         step = self.step
-        invars = [*step.param_vars, *step.hidden_vars, *step.other_vars, *step.input_vars]
-        env = dict(zip(invars, [*params, *hidden, *other, *inputs], strict=True)) | dict(zip(step.jaxpr.jaxpr.constvars, step.jaxpr.consts, strict=True))
+        env = self._start(params, hidden, other, inputs)
         moved: dict[Var, Any] = {}
         given = dict(zip(self.products, known.products, strict=True)) if known is not None else {}
         read = lambda env, a: a.val if isinstance(a, Literal) else env[a]
