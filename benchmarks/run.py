@@ -93,7 +93,7 @@ GRU; ours follows it to all units it reaches, which costs more.
 
 `make bench` sets up one environment with this project and one with braintrace 0.2.6, runs `benchmarks/worker.py` and `benchmarks/rules.py` in each, and
 writes this page. Both libraries are used through their public interface, on the models of `benchmarks/models.py`, which are written once for both: only the
-class of linear layers differs. Keep the machine idle meanwhile: it takes about ten minutes.
+class of linear layers differs. Keep the machine idle meanwhile: it takes about a quarter of an hour.
 """
 
 
