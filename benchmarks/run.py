@@ -5,14 +5,15 @@ import pathlib
 import platform
 import subprocess
 import sys
+import time
 
 HERE = pathlib.Path(__file__).parent
 
 
-def measure(python, library, script='worker.py'):
+def measure(python, library, script='worker.py', *case):
     """The rows a worker prints."""
     print(f'measuring {library}, {script} ...', file=sys.stderr, flush=True)
-    done = subprocess.run([python, script, library], cwd=HERE, capture_output=True, text=True)
+    done = subprocess.run([python, script, library, *case], cwd=HERE, capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f'The worker for {library} failed:\n{done.stderr[-2000:]}')
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{')]
@@ -25,30 +26,42 @@ def cpu():
         return platform.processor() or 'unknown CPU'
 
 
-def report(ours, theirs):
+def seconds(python, library, case):
+    """The life of a process that imports a library, compiles a model and computes its first gradient."""
+    start = time.perf_counter()
+    measure(python, library, 'worker.py', str(case))
+    return time.perf_counter() - start
+
+
+def report(ours, theirs, starts):
     """The tables, in markdown."""
     find = lambda rows, case, cell, shape: next(r for r in rows if (r['case'], r.get('cell'), r.get('shape')) == (case, cell, shape))
     yield f'# Benchmarks\n\nMeasured by `make bench` on {cpu()}, {platform.system()}, float32, best of several calls, each library in its own environment.\n'
     yield '## One gradient of a sequence\n'
-    yield '| rule | model, inputs-units-batch-steps | ours, ms | 0.2.6, ms | faster by | BPTT, ms | ours / BPTT | first call, ours / 0.2.6, ms |'
-    yield '|---|---|---|---|---|---|---|---|'
+    yield ('| rule | model, inputs-units-batch-steps | ours, ms | 0.2.6, ms | faster by | BPTT, ms | ours / BPTT | first call, ours / 0.2.6, ms '
+           '| a process to the first gradient, s |')
+    yield '|---|---|---|---|---|---|---|---|---|'
+    starts = iter(starts)
     for row in ours:
         if 'shape' in row and row['case'] != 'BPTT':
+            start = next(starts)
             other = find(theirs, row['case'], row['cell'], row['shape'])
             bptt = find(ours, 'BPTT', row['cell'], row['shape'])
             model = f'{row["cell"].upper()} {"-".join(map(str, row["shape"]))}'
             yield (f'| {row["case"]} | {model} | {row["ms"]:.1f} | {other["ms"]:.1f} | {other["ms"] / row["ms"]:.1f} x | {bptt["ms"]:.1f} '
-                   f'| {row["ms"] / bptt["ms"]:.2f} | {row["first"]:.0f} / {other["first"]:.0f} |')
-    yield ('\nUnder single-step credit 0.2.6 gives the read-out and the reset gate of the GRU a gradient of zero, and so does less work; ours get their '
-           'same-step gradients.\n')
+                   f'| {row["ms"] / bptt["ms"]:.2f} | {row["first"]:.0f} / {other["first"]:.0f} | {start[0]:.1f} / {start[1]:.1f} |')
     by_case = {r['case']: r for r in ours}
+    yield ('\nUnder single-step credit 0.2.6 gives the read-out and the reset gate of the GRU a gradient of zero, and so does less work; ours get their '
+           f'same-step gradients. pp_prop with all gradients written out by hand in JAX for this one GRU (`benchmarks/by_hand.py`): '
+           f'{by_case["pp_prop by hand"]["ms"]:.1f} ms.\n')
     reference = next(r for r in theirs if r['case'] == 'stream')['us']
     yield '## A stream: one jitted call and one update for each step, GRU 16-64-4\n'
     yield '| learner | microseconds a step | against 0.2.6 |\n|---|---|---|'
     yield f'| plain function | {by_case["pure stream"]["us"]:.0f} | {by_case["pure stream"]["us"] / reference:.2f} |'
-    yield f'| brainstate module | {by_case["stream"]["us"]:.0f} | {by_case["stream"]["us"] / reference:.2f} |'
-    yield f'| brainstate module, backpropagation of the one step alone, no traces | {by_case["floor"]["us"]:.0f} | {by_case["floor"]["us"] / reference:.2f} |'
-    yield f'| 0.2.6 | {reference:.0f} | 1 |\n'
+    for what, case in (('brainstate module, `etrace_stream`', 'own stream'), ("brainstate module, in brainstate's `jit`", 'stream'),
+                       ("backpropagation of the one step alone, no traces, in brainstate's `jit`", 'floor')):
+        yield f'| {what} | {by_case[case]["us"]:.0f} | {by_case[case]["us"] / reference:.2f} |'
+    yield f'| 0.2.6, in brainstate\'s `jit` | {reference:.0f} | 1 |\n'
     yield '## One product a step\n\nD_RTRL with traces carried on, 64-128-16-100: ' + ', '.join(
         f'{r["cell"]} {r["ms"]:.1f} ms' for r in ours if r['case'] == 'fused') + '.\n'
     one, block = by_case['rtrl']['ms']
@@ -93,14 +106,16 @@ GRU; ours follows it to all units it reaches, which costs more.
 
 `make bench` sets up one environment with this project and one with braintrace 0.2.6, runs `benchmarks/worker.py` and `benchmarks/rules.py` in each, and
 writes this page. Both libraries are used through their public interface, on the models of `benchmarks/models.py`, which are written once for both: only the
-class of linear layers differs. Keep the machine idle meanwhile: it takes about a quarter of an hour.
+class of linear layers differs. Keep the machine idle meanwhile: it takes about twenty minutes.
 """
 
 
 if __name__ == '__main__':
     ours, theirs = measure(sys.argv[1], 'ours'), measure(sys.argv[2], 'reference')
     rules = [measure(python, library, 'rules.py') for python, library in zip(sys.argv[1:3], ('ours', 'reference'), strict=True)]
-    text = '\n'.join([*report(ours, theirs), *report_rules(*rules)]) + '\n'
+    starts = [[min(seconds(python, library, case) for _ in range(2)) for python, library in zip(sys.argv[1:3], ('ours', 'reference'), strict=True)]
+              for case in range(5)]
+    text = '\n'.join([*report(ours, theirs, starts), *report_rules(*rules)]) + '\n'
     print(text)
     if len(sys.argv) > 3:
         pathlib.Path(sys.argv[3]).write_text(text)

@@ -15,6 +15,7 @@ from .run.data import MultiStepData, SingleStepData
 from .run.executor import Executor
 from .run.progress import advance
 from .run.settings import per_step, sequence_length, weigh, window_length
+from .stream import Compiled
 
 brainstate: Any = frontend.brainstate
 
@@ -33,6 +34,7 @@ class SequenceDriverMixin:
     _build: Callable
     _shapes: Callable
     _extra: Callable
+    _in_use: Callable
 
     def etrace_grad(self, *sequences: Any, step_fn: Callable, mask: Any = None, chunk_size: int | None = None, weights: Mapping | None = None,
                     reduction: str = 'mean', loss_output: str = 'per_step', has_aux: bool = False, return_value: bool = False, window: Any = 'auto',
@@ -72,14 +74,16 @@ class SequenceDriverMixin:
             grads, losses, aux = self._by_chunks(sequences, length, step_fn, mask, chunk_size, weights, reduction, has_aux)
         else:
             grads, losses, aux = self._by_blocks(sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress, modulator)
-        weight, full = weigh(mask, losses.shape, losses.dtype, reduction)
-        value = losses if loss_output == 'per_step' else losses * full if loss_output == 'masked' else (losses * weight).sum()
+        value = losses
+        if loss_output != 'per_step':
+            weight, full = weigh(mask, losses.shape, losses.dtype, reduction)
+            value = losses * full if loss_output == 'masked' else (losses * weight).sum()
         found = (grads, *([value] if return_value else []), *([aux] if has_aux else []))
         return found if len(found) > 1 else grads
 
     def _by_blocks(self, sequences, length, step_fn, mask, weights, reduction, has_aux, window, fresh, progress, modulator):
         settings, moving = frontend.surroundings()
-        info, executor, tree = self._driver(step_fn, settings, (moving, *jax.tree.map(lambda a: a[0], sequences)), has_aux)
+        info, executor, tree = self._driver(step_fn, settings, moving, sequences, has_aux)
         loss = executor.program.step.outs[0]
         params, carried = self._take(info, executor)
         steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
@@ -101,10 +105,11 @@ class SequenceDriverMixin:
         of = {id(s): jax.tree.map(lambda _: next(rest), s.value) for s in info.compiled_model_states if frontend._role(s) == 'param'}
         return {k: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, s.value) for k, s in weights.items()}
 
-    def _driver(self, step_fn: Callable, settings: tuple, slices: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
-        """The program of one step of the user's function, loss included, for slices like these."""
-        key = _identity(step_fn), self._shapes(settings, slices), has_aux
+    def _driver(self, step_fn: Callable, settings: tuple, moving: dict, sequences: tuple, has_aux: bool) -> tuple[ModuleInfo, Executor, Any]:
+        """The program of one step of the user's function, loss included, for sequences like these."""
+        key = _identity(step_fn), self._shapes(settings, (moving, *_of_one_step(sequences))), has_aux
         if key not in self._own.jitted:
+            slices = moving, *jax.tree.map(lambda a: a[0], sequences)
             calls: list = []
             self._own.calls = calls
             try:
@@ -196,6 +201,32 @@ class SequenceDriverMixin:
         losses = losses.reshape(whole * steps, *losses.shape[2:])
         return losses if whole * steps == length else jnp.concatenate([losses, one(jax.tree.map(lambda a: a[whole * steps:], data))])
 
+    def etrace_stream(self, *, step_fn: Callable, update: Callable, has_aux: bool = False) -> Callable:
+        """Learn from data as they come: a function for one step, in one compiled call the step, its gradient and `update(grads)` on the weights.
+
+        The same as `etrace_learn` on sequences of one step, with next to nothing spent in Python. What `step_fn` and `update` name is taken in at the first
+        call, as by `jit`.
+
+        Args:
+            step_fn: `step_fn(*data) -> loss`, or `(loss, aux)`; it calls the learner once.
+            update: writes the weights, for instance `optimizer.update`.
+            has_aux: `step_fn` returns `(loss, aux)`.
+
+        Returns:
+            `live(*data, modulator=None) -> loss`, or `(loss, aux)`.
+        """
+        self._ready()
+        first = lambda tree: jax.tree.map(lambda a: a[0], tree)
+
+        def one(data, modulator):
+            data, modulator = jax.tree.map(lambda a: jnp.asarray(a)[None], (data, modulator))
+            grads, *found = self.etrace_grad(*data, step_fn=step_fn, modulator=modulator, return_value=True, has_aux=has_aux)
+            update(grads)
+            return first(tuple(found) if has_aux else found[0])
+
+        step = Compiled(one, self._in_use)
+        return lambda *data, modulator=None: step(data, modulator)
+
     def etrace_evolve(self, *sequences: Any, step_fn: Callable | None = None, chunk_size: int | None = None, return_outputs: bool = False,
                       window: Any = 'auto') -> Any:
         """Run over a sequence without a loss: states and traces go on. Gives None, or the stacked outputs."""
@@ -203,7 +234,7 @@ class SequenceDriverMixin:
         length = sequence_length(sequences)
         f = step_fn if step_fn is not None else lambda *a: self(*a)  # type: ignore[operator]
         settings, moving = frontend.surroundings()
-        info, executor, tree = self._evolver(f, settings, (moving, *jax.tree.map(lambda a: a[0], sequences)))
+        info, executor, tree = self._evolver(f, settings, moving, sequences)
         steps = window_length(window if chunk_size is None else chunk_size, length, executor, False, self._budget)
         params, carried = self._take(info, executor)
         key = 'evolve', executor, length, steps
@@ -213,9 +244,10 @@ class SequenceDriverMixin:
         self._give(info, carried)
         return tree.unflatten(outs) if return_outputs else None
 
-    def _evolver(self, f: Callable, settings: tuple, slices: tuple) -> tuple[ModuleInfo, Executor, Any]:
-        key = 'evolver', _identity(f), self._shapes(settings, slices)
+    def _evolver(self, f: Callable, settings: tuple, moving: dict, sequences: tuple) -> tuple[ModuleInfo, Executor, Any]:
+        key = 'evolver', _identity(f), self._shapes(settings, (moving, *_of_one_step(sequences)))
         if key not in self._own.jitted:
+            slices = moving, *jax.tree.map(lambda a: a[0], sequences)
             self._own.calls = []
             try:
                 info, executor = self._build(frontend.within(f), slices, (), False)
@@ -223,6 +255,11 @@ class SequenceDriverMixin:
                 self._own.calls = None
             self._own.jitted[key] = info, executor, info.out_tree
         return self._own.jitted[key]
+
+
+def _of_one_step(sequences: tuple) -> tuple:
+    """The shapes of one step's data."""
+    return jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a)[1:], jnp.result_type(a)), sequences)
 
 
 def _over_time(moving: dict, sequences: tuple, length: int) -> list:

@@ -160,14 +160,21 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     def _shapes(self, settings: tuple, inputs: tuple) -> Any:
         """All that a compiled program depends on: settings, the shapes of inputs and states, and that the states are the ones it was made for."""
-        if any(_held(owner, key) is not s for owner, key, s in self._own.owners):
-            self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
+        ids = self._in_use()
         leaves, tree = jax.tree.flatten((inputs, [s.value for _, _, s in self._own.owners]))
-        return settings, tree, tuple([(a.shape, a.dtype) if hasattr(a, 'dtype') else (jnp.shape(a), jnp.result_type(a)) for a in leaves]), tuple(
-            [id(s) for _, _, s in self._own.owners])
+        return settings, tree, tuple([(a.shape, a.dtype) if hasattr(a, 'dtype') else (jnp.shape(a), jnp.result_type(a)) for a in leaves]), ids
+
+    def _in_use(self) -> tuple[int, ...]:
+        """Which states the model holds now: a model that is initialised again has others."""
+        if any([_held(owner, key) is not s for owner, key, s in self._own.owners]):
+            self._find_owners()
+        return tuple([id(s) for _, _, s in self._own.owners])
+
+    def _find_owners(self) -> None:
+        self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
 
     def _compile(self, settings: tuple, inputs: tuple) -> None:
-        self._own.owners = [(*_owner(self.model4compile, path), s) for path, s in self.path_to_states.items()]
+        self._find_owners()
         shapes = self._shapes(settings, inputs)
         info, executor = self._build(frontend.within(self._step_of), inputs, None, True)
         if self.rule.traces:
@@ -247,7 +254,8 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         info.write('other', carried.other)
         if traces:
             # a trace that this program does not advance has no meaning any more; feedback weights keep theirs
-            void = {k: v if k.startswith('feedback:') else jnp.zeros_like(v) for k, v in self._memory.value['traces'].items()}
+            rest = {k: v for k, v in self._memory.value['traces'].items() if k not in carried.traces}
+            void = {k: v if k.startswith('feedback:') else jnp.zeros_like(v) for k, v in rest.items()}
             self._memory.value = {'steps': carried.steps, 'traces': {**void, **carried.traces}}
 
     # ---- one call ----

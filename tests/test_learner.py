@@ -248,6 +248,49 @@ def test_learning_cuts_the_mask_with_the_sequence(capsys):
         learned(mask=mask[:3])
 
 
+def test_a_stream_is_learning_step_by_step():
+    def start(rule='d_rtrl', **options):
+        bs.random.seed(0)
+        learner, _ = learner_of(rule, **options)
+        weights = learner.param_states
+        descend = lambda grads: [setattr(weights[k], 'value', jax.tree.map(lambda w, g: w - .1 * g, weights[k].value, grads[k])) for k in grads]
+        return learner, descend, lambda x, y: (((learner(x) - y) ** 2).mean() * bs.environ.get('gain', 1.), x.sum())
+
+    def values(learner):
+        return {k: s.value for k, s in learner.path_to_states.items()}
+
+    learner, descend, step = start()
+    expected = learner.etrace_learn(X, Y, step_fn=lambda x, y: step(x, y)[0], update=descend)
+    live, descend, step = start()
+    once = live.etrace_stream(step_fn=step, update=descend, has_aux=True)
+    found = [once(x, y) for x, y in zip(X, Y, strict=True)]
+    np.testing.assert_allclose([loss for loss, _ in found], expected, atol=1e-12)
+    np.testing.assert_allclose([aux for _, aux in found], X.sum((1, 2)), atol=1e-12)
+    assert_same(values(live), values(learner))
+    assert live.running_index.value == T
+
+    before = values(live)  # whatever fails, nothing is lost
+    with pytest.raises(TypeError):
+        once(X[0], Y[0, :, :1].repeat(3, 1))
+    assert_same(values(live), before, 0)
+
+    for net in (learner, live):  # new states, another batch, another setting
+        net.model4compile.init_state(1)
+        bs.nn.init_all_states(net.model4compile, batch_size=1)
+        net.reset_state()
+    with bs.environ.context(gain=2.):
+        again = learner.etrace_grad(X[:1, :1], Y[:1, :1], step_fn=lambda x, y: ((learner(x) - y) ** 2).mean() * 2)
+        weights = {k: s.value for k, s in learner.param_states.items()}
+        once(X[0, :1], Y[0, :1])
+    assert_same({k: s.value for k, s in live.param_states.items()}, jax.tree.map(lambda w, g: w - .1 * g, weights, dict(again)))
+
+    reward, descend, step = start('three_factor')
+    twice, descend2, step2 = start('three_factor')
+    reward.etrace_stream(step_fn=step, update=descend, has_aux=True)(X[0], Y[0], modulator=2.)
+    twice.etrace_learn(X[:1], Y[:1], step_fn=lambda x, y: step2(x, y)[0], update=descend2, modulator=2.)
+    assert_same(values(reward), values(twice))
+
+
 def test_mapped_models():
     learner, step = learner_of()
     expected = learner.etrace_grad(X, Y, step_fn=step)

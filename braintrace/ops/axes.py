@@ -118,17 +118,24 @@ def outer(op: Op, x: Any, q: Any) -> Any:
 
 def decay(op: Op, Q: Any, e: Any) -> Any:
     """`Q e`: every unit takes what it had through its own transition."""
-    return jnp.einsum(f'SA{op.axes.y},A{op.axes.trace}->S{op.axes.trace}', op.at_y(Q), e)
+    return (_beside(op, op.at_y(Q)) * e).sum(1)
 
 
 def kept_at(op: Op, e: Any, there: Any) -> Any:
     """A trace where `there`, values at the units with one for each state first, says so."""
-    return jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->S{op.axes.trace}', op.at_y(jnp.asarray(there, e.dtype)), e)
+    return _beside(op, op.at_y(jnp.asarray(there, e.dtype))) * e
 
 
 def read(op: Op, lam: Any, e: Any) -> Any:
     """`lam . e`: credit at the units meets the trace."""
     return op.to_weight(jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', op.at_y(lam), e))
+
+
+def _beside(op: Op, values: Any) -> Any:
+    """Values at the units, with any leading axes, so that they can be multiplied with a trace."""
+    y, lead = op.axes.y, values.ndim - len(op.axes.y)
+    values = values.transpose(*range(lead), *[lead + y.index(c) for c in op.axes.trace if c in y])
+    return jnp.expand_dims(values, [lead + k for k, c in enumerate(op.axes.trace) if c not in y])
 
 
 def _at_x(op: Op, x: Any) -> Any:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 
 Traces = dict[str, Any]
 
@@ -58,11 +59,29 @@ class Carrier(Protocol):
 
 
 def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:
-    """`lax.scan`, without the loop when there is one step."""
-    if length > 1:
-        return jax.lax.scan(f, carry, xs, length=length, reverse=reverse)
-    carry, out = f(carry, jax.tree.map(lambda a: a[0], xs))
-    return carry, jax.tree.map(lambda a: a[None], out)
+    """`lax.scan`, without the loop when there is one step. Axes of length one stay outside: XLA would move data to lay them out."""
+    if length == 1:
+        carry, out = f(carry, jax.tree.map(lambda a: a[0], xs))
+        return carry, jax.tree.map(lambda a: a[None], out)
+    of_outs: Any = None
+
+    def turn(carry, x):
+        nonlocal of_outs
+        carry, outs = f(_reshaped(carry, of_carry), _reshaped(x, of_xs))
+        of_outs = jax.tree.map(jnp.shape, outs)
+        return _squeezed(carry), _squeezed(outs)
+
+    of_carry, of_xs = jax.tree.map(jnp.shape, carry), jax.tree.map(lambda a: jnp.shape(a)[1:], xs)
+    carry, outs = jax.lax.scan(turn, _squeezed(carry), _squeezed(xs), length=length, reverse=reverse)
+    return _reshaped(carry, of_carry), _reshaped(outs, of_outs, length)
+
+
+def _squeezed(tree: Any) -> Any:
+    return jax.tree.map(lambda a: jnp.reshape(a, [n for n in jnp.shape(a) if n != 1]), tree)
+
+
+def _reshaped(tree: Any, shapes: Any, *lead: int) -> Any:
+    return jax.tree.map(lambda a, shape: jnp.reshape(a, (*lead, *shape)), tree, shapes)
 
 
 @dataclass(frozen=True, eq=False)

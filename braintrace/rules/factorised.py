@@ -74,24 +74,24 @@ class Factorised:
         correction = _correction(self.decay_f, steps + jnp.arange(window.length))
         before, new = self._outputs(old, window)
         c = {g: self.layout.at_rows(g, credit.signals() if self.identity else credit.hidden, 1) for g in {s.group: None for _, s, _ in self._feeds}}
-        weights = {}
-        for r in sorted(self.chosen):
-            op = self.layout.relations[r].op
-            signal = (1 - self.decay_f) * direct[r]
-            for name, s, f in self._feeds:
-                if f.relation == r:
-                    signal = signal + self.decay_f * (f.at_y(c[s.group]) * before[name]).sum(1)
-            signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
+        weights, late = {}, {}
+        signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
+        for name, s, f in self._feeds:
+            signals[f.relation] += self.decay_f * (f.at_y(c[s.group]) * before[name]).sum(1)
+        for r, signal in signals.items():
+            signals[r] = signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
             if credit.past is not None:  # it belongs to the step before
-                late = self._of_past(r, credit.past, before, steps + jnp.arange(window.length) - 1, jnp.zeros_like(signal))
-                signal = signal.at[:-1].add(late[1:])
-            if op.axes.x is None:
-                weights[r] = signal.sum(0)
-            else:  # sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0, with G_j = g_j + a_x G_{j+1}
-                first, G = scan(lambda late, g: 2 * (g + self.decay_x * late,), jnp.zeros_like(signal[0]), signal, window.length, reverse=True)
-                weights[r] = gradient(op, window.operands[r], G) + spread_gradient(op, old[self._x_name(r)][None], self.decay_x * first[None])
-            if credit.past is not None:
-                weights[r] = weights[r] + spread_gradient(op, None if op.axes.x is None else old[self._x_name(r)][None], late[:1])
+                late[r] = self._of_past(r, credit.past, before, steps + jnp.arange(window.length) - 1, jnp.zeros_like(signal))
+                signals[r] = signal.at[:-1].add(late[r][1:])
+        # sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0, with G_j = g_j + a_x G_{j+1}
+        g = {r: signals[r] for r in self._with_x()}
+        first, G = scan(lambda late, g: 2 * ({r: g[r] + self.decay_x * late[r] for r in g},), {r: jnp.zeros_like(v[0]) for r, v in g.items()}, g,
+                        window.length, reverse=True)
+        for r in signals:
+            op, ex = self.layout.relations[r].op, old[self._x_name(r)][None] if r in G else None
+            weights[r] = gradient(op, window.operands[r], G[r]) + spread_gradient(op, ex, self.decay_x * first[r][None]) if r in G else signals[r].sum(0)
+            if r in late:
+                weights[r] = weights[r] + spread_gradient(op, ex, late[r][:1])
             if r in impure:
                 weights[r] = weights[r] + gradient(op, window.operands[r], credit.y[r] - direct[r])
         return Contribution(weights), {**self._inputs(old, window), **new} if keep else None
