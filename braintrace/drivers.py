@@ -214,6 +214,18 @@ class SequenceDriverMixin:
 
         Returns:
             `live(*data, modulator=None) -> loss`, or `(loss, aux)`.
+
+        Example:
+            >>> import brainstate, jax.numpy as jnp, braintrace
+            >>> net = brainstate.nn.Sequential(brainstate.nn.ValinaRNNCell(2, 4), brainstate.nn.Linear(4, 1))
+            >>> learner = braintrace.compile(net, 'd_rtrl', jnp.ones((1, 2)), batch_size=1)
+            >>> def update(grads):
+            ...     for k, state in learner.param_states.items():
+            ...         state.value = jax.tree.map(lambda w, g: w - 0.1 * g, state.value, grads[k])
+            >>> live = learner.etrace_stream(step_fn=lambda x: ((learner(x) - 1) ** 2).mean(), update=update)
+            >>> losses = [float(live(jnp.ones((1, 2)))) for _ in range(20)]
+            >>> losses[-1] < losses[0]
+            True
         """
         self._ready()
         first = lambda tree: jax.tree.map(lambda a: a[0], tree)

@@ -10,11 +10,11 @@ import pytest
 import braintrace
 
 ROOT = pathlib.Path(braintrace.__file__).parent
-ROOMS = ('_jax errors step ops graph report frontends rules run compiler executors drivers learner algorithms synthetic filters nn legacy entry '
+ROOMS = ('_jax errors step ops graph report frontends rules run compiler executors stream drivers learner algorithms synthetic filters nn legacy entry '
          'comparison demo cli __init__').split()
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'matplotlib', 'flax', 'equinox')
-KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'drivers.py', 'learner.py', 'algorithms.py', 'nn/', 'legacy.py', 'ops/functions.py', 'synthetic.py',
-                     'executors.py', 'filters.py')
+KNOWS_BRAINSTATE = ('frontends/brainstate.py', 'stream.py', 'drivers.py', 'learner.py', 'algorithms.py', 'nn/', 'legacy.py', 'ops/functions.py',
+                     'synthetic.py', 'executors.py', 'filters.py')
 
 
 def imports(file):
