@@ -1,6 +1,7 @@
 """Ours, braintrace 0.2.6 and BPTT side by side on this machine: `run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`."""
 
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -13,7 +14,8 @@ HERE = pathlib.Path(__file__).parent
 def measure(python, library, script='worker.py', *case):
     """The rows a worker prints."""
     print(f'measuring {library}, {script} ...', file=sys.stderr, flush=True)
-    done = subprocess.run([python, script, library, *case], cwd=HERE, capture_output=True, text=True)
+    clean = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}  # each library from its own environment, whatever is around
+    done = subprocess.run([python, script, library, *case], cwd=HERE, capture_output=True, text=True, env=clean)
     if done.returncode:
         raise SystemExit(f'The worker for {library} failed:\n{done.stderr[-2000:]}')
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{')]

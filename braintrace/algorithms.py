@@ -338,13 +338,11 @@ def compile_module(model: Any, algorithm: Any, *example_inputs: Any, batch_size:
         else:
             brainstate.nn.init_all_states(model, **({} if batch_size is None else {'batch_size': batch_size}))
     learner = learner_class(model, **options)
-    if vmap:
-        mapped = brainstate.nn.Vmap(model, vmap_states='new')
-        learner._step_of = lambda *a: mapped(*a)
+    found = ETraceVmap(learner) if vmap else learner
     learner.compile_graph(*example_inputs)
     if verbose:
         learner.report.show(verbose)
-    return ETraceVmap(learner) if vmap else learner
+    return found
 
 
 def _check_batch(inputs: tuple, batch_size: int | None) -> None:

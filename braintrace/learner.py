@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .drivers import SequenceDriverMixin
 from .frontends import brainstate as frontend
@@ -55,6 +56,7 @@ class _Own:
     def __init__(self) -> None:
         self.compiled: tuple[ModuleInfo, Executor] | None = None
         self.compiled_for: Any = None  # shapes and states
+        self.inputs: Any = ()  # the shapes of one step's data
         self.owners: list[tuple[Any, Any, Any]] = []  # who holds each state, under which name
         self.jitted: dict[Any, Any] = {}
         self.outside: list[Any] = []  # parameter states that a step uses and the model does not hold
@@ -157,6 +159,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         inputs = moving, *first_step(args)
         if self._own.compiled is None or self._shapes(settings, inputs) != self._own.compiled_for:
             self._compile(settings, inputs)
+            self._memory = EligibilityTrace(self._no_traces())  # a new state, so that `vmap_new_states` around this call maps it too
 
     def _shapes(self, settings: tuple, inputs: tuple) -> Any:
         """All that a compiled program depends on: settings, the shapes of inputs and states, and that the states are the ones it was made for."""
@@ -180,7 +183,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         if self.rule.traces:
             emit(executor.program.layout.graph.diagnostics, stacklevel=4)
         self._own.compiled, self._own.compiled_for, self._own.jitted = (info, executor), shapes, {}
-        self.init_etrace_state()
+        self._own.inputs = jax.tree.map(lambda a: jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a)), inputs[1:])
 
     def _build(self, f: Callable, inputs: tuple, graded: Any, hidden: bool) -> tuple[ModuleInfo, Executor]:
         known = {**frontend.states_of(self.model4compile), **{('outside', i): s for i, s in enumerate(self._own.outside)}}
@@ -201,14 +204,18 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
 
     def init_etrace_state(self, *args: Any) -> None:
         """Zero traces for the compiled model."""
+        self._memory.value = self._no_traces()
+
+    def _no_traces(self) -> dict[str, Any]:
         info, executor = self._ready()
-        self._memory.value = {'steps': jnp.zeros((), jnp.int32), 'traces': executor.init(info.read('param'))}
+        return {'steps': jnp.zeros((), jnp.int32), 'traces': executor.init(info.read('param'))}
 
     def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
         """Forget: zero traces, and the count of steps. A new batch size takes effect with the model's own states, at the next call."""
-        first = {} if self._own.compiled is None else self._own.compiled[1].init(self._own.compiled[0].read('param'))
-        traces = {k: first.get(k, jnp.zeros_like(v)) for k, v in self._memory.value['traces'].items()}
-        self._memory.value = {'steps': jnp.zeros((), jnp.int32), 'traces': traces}
+        first = {} if self._own.compiled is None else self._no_traces()['traces']
+        memory = self._memory.value
+        traces = {k: jnp.broadcast_to(first.get(k, 0), v.shape).astype(v.dtype) for k, v in memory['traces'].items()}
+        self._memory.value = {'steps': jnp.zeros_like(memory['steps']), 'traces': traces}
 
     @property
     def running_index(self) -> Part:
@@ -277,6 +284,7 @@ class ETraceAlgorithm(SequenceDriverMixin, brainstate.nn.Module):  # type: ignor
         args = moving, *args
         if self._shapes(settings, first_step(args)) != self._own.compiled_for:
             self._compile(settings, first_step(args))
+            self.init_etrace_state()
         info, executor = self._ready()
         several = [x.data for x in args if isinstance(x, MultiStepData)]
         length = sequence_length(several) if several else 1
@@ -317,11 +325,23 @@ def _owner(model: Any, path: tuple) -> tuple[Any, Any]:
 
 
 class ETraceVmap(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
-    """A learner of a model whose states are mapped over a batch: the model sees one sample, the learner the whole batch."""
+    """A learner of a model whose states are mapped over a batch: the model sees one sample, the learner the whole batch.
 
-    def __init__(self, learner: ETraceAlgorithm):
+    Args:
+        module: a learner. If it is compiled already, for one sample inside `vmap_new_states`, it is compiled again for all of them.
+        in_axes, out_axes, vmap_states, vmap_out_states, axis_name, axis_size: as in `brainstate.nn.Vmap`.
+    """
+
+    def __init__(self, module: ETraceAlgorithm, in_axes: Any = 0, out_axes: Any = 0, vmap_states: Any = 'new', vmap_out_states: Any = None,
+                 axis_name: Any = None, axis_size: int | None = None):
         super().__init__()
-        self.module = learner
+        if not isinstance(module, ETraceAlgorithm):
+            raise TypeError(f'`module` must be a learner, got {type(module).__name__}. Other modules are mapped by `brainstate.nn.Vmap`.')
+        self.module = module
+        mapped = brainstate.nn.Vmap(module.model4compile, in_axes, out_axes, vmap_states, vmap_out_states, axis_name, axis_size)
+        module._step_of = lambda *a: mapped(*a)
+        if module._own.compiled is not None:
+            module.compile_graph(*_mapped_like(module, in_axes, axis_size))
 
     def update(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps, of the whole batch."""
@@ -331,6 +351,18 @@ class ETraceVmap(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[mis
         if name in _OF_LEARNER or name in SequenceDriverMixin.__annotations__:
             return getattr(self.module, name)
         raise AttributeError(name)
+
+
+def _mapped_like(learner: ETraceAlgorithm, in_axes: Any, size: int | None) -> list:
+    """Example inputs for all samples, for a learner that was compiled for one."""
+    memory = learner._memory.value
+    if jnp.ndim(memory['steps']) != 1 and size is None:
+        raise ValueError('`module` is compiled for whole batches. Compile it after it is mapped, or for one sample inside `vmap_new_states`.')
+    size = size or len(memory['steps'])
+    inputs = learner._own.inputs
+    axes = list(in_axes) if isinstance(in_axes, list | tuple) else [in_axes] * len(inputs)
+    put = lambda a, axis: jnp.zeros(a.shape if axis is None else np.insert(a.shape, axis % (len(a.shape) + 1), size), a.dtype)
+    return [jax.tree.map(lambda a, axis=axis: put(a, axis), x) for x, axis in zip(inputs, axes, strict=True)]
 
 
 _OF_LEARNER = 'graph', 'report', 'hidden_states', 'other_states', 'is_compiled', 'show_graph', 'get_etrace_of', 'running_index'
