@@ -7,8 +7,8 @@ A learning rule is a way to carry `J = dh/dtheta` across the edge of a window. A
     read(traces, credit)            -> contribution               multi-step credit: the credit that arrives at the window's entry meets the traces
     advance(traces, window)         -> traces                     the traces at the window's exit
 
-`traces` is a dict of arrays by stable names. A contribution is made of gradients by relation, of the weight as its op takes it, and possibly of the
-parameters themselves.
+`traces` is a dict of arrays by stable names. A contribution is linear in the credit. It is made of gradients by relation, of the weight as its op takes it,
+and possibly of the parameters themselves.
 """
 
 from __future__ import annotations

@@ -35,6 +35,11 @@ NO_EXTRA = Extra()
 class Signal:
     """The gradient of the loss, unless a part of it is replaced."""
 
+    @property
+    def linear(self) -> bool:
+        """Whether what it gives is linear in the cotangents. A signal of another kind has to say so for itself."""
+        return type(self) is Signal
+
     def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
         return {}
 
@@ -64,6 +69,10 @@ class RandomFeedback(Signal):
     key: Any
     scale: float = .1
     adaptive: bool = False
+
+    @property
+    def linear(self) -> bool:
+        return True
 
     def _names(self) -> dict[Any, str]:
         origin = Origin(self.layout.graph.step)

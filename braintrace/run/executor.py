@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.custom_derivatives import SymbolicZero
 
 from ..rules.carrier import Carrier, Contribution, Entry
 from ..rules.signals import NO_EXTRA, Extra, Signal
@@ -80,19 +82,45 @@ class Executor:
             w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
             return w.outs, Carried(w.hidden, w.other, self._advance(carried, w), carried.steps + length)
 
-        def backward(kept, cotangents):
-            (params, carried, inputs, extra), (outs, after) = kept, cotangents
-            w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
-            at_end = [jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h) if jnp.issubdtype(h.dtype, jnp.inexact) else h for h in after.hidden]
-            found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), extra, alone=False, keep=False)
-            zero = [jnp.zeros(x.w_var.aval.shape, x.w_var.aval.dtype) for x in self.program.layout.relations]
-            gw = add(zero, [found.weights.get(r) for r in range(len(zero))])
-            dp, dx = add(found.params or [], self.to_params(params, gw)), [dx.get(i) for i in range(len(inputs))]
-            return (_once(dp) if self.single_step else dp), None, dx, None
+        def tangents(at, along):
+            made = forward(*at)
+            kept = _once(at) if self.single_step else at
+            leaves = dict(enumerate((made[0], made[1].hidden)))
+            credited = {(k, i): a for k in leaves for i, a in enumerate(leaves[k]) if _moves(a)}
+            moved = {(k, i): t for k in (0, 2) for i, t in enumerate(along[k]) if not isinstance(t, SymbolicZero) and _moves(t)}
 
-        f = jax.custom_vjp(forward)
-        f.defvjp(lambda *a: (forward(*a), a), backward)
+            def online(credit):
+                dp, dx = self._online(length, *kept, *([credit.get((k, i)) for i in range(len(leaves[k]))] for k in leaves))
+                return {(k, i): dp[i] if k == 0 else dx[i] for k, i in moved}
+
+            [to] = jax.linear_transpose(online, credited)(moved) if moved else [{}]
+            still = lambda a: jnp.zeros_like(a) if _moves(a) else np.zeros(a.shape, jax.dtypes.float0)
+            outs, hidden = ([to[k, i] if (k, i) in to else still(a) for i, a in enumerate(leaves[k])] for k in leaves)
+            return made, (outs, jax.tree.map(still, made[1])._replace(hidden=hidden))
+
+        def backward(kept, cotangents):
+            outs, hidden = ([a if _moves(a) else None for a in leaves] for leaves in (cotangents[0], cotangents[1].hidden))
+            dp, dx = self._online(length, *kept, outs, hidden)
+            return (_once(dp) if self.single_step else dp), None, [dx.get(i) for i in range(len(inputs))], None
+
+        f: Any
+        if self.signal.linear:  # given as its own transpose: JAX turns it back, and what is mapped over samples is summed inside the products
+            f = jax.custom_jvp(forward)
+            f.defjvp(tangents, symbolic_zeros=True)
+        else:
+            f = jax.custom_vjp(forward)
+            f.defvjp(lambda *a: (forward(*a), a), backward)
         return f(list(params), carried, list(inputs), extra)
+
+    def _online(self, length: int, params: Sequence[Any], carried: Carried, inputs: Sequence[Any], extra: Extra, outs: Sequence[Any],
+                hidden: Sequence[Any]) -> tuple[list, dict[int, Any]]:
+        """Gradients of the parameters and of the inputs of one window, by credit of its outputs and of its last hidden state."""
+        w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
+        at_end = [h if h is None else jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h) for h in hidden]
+        found, _, dx = self.credit(w, carried, self.program.graded(outs, at_end), extra, alone=False, keep=False)
+        zero = [jnp.zeros(r.w_var.aval.shape, r.w_var.aval.dtype) for r in self.program.layout.relations]
+        gw = add(zero, [found.weights.get(r) for r in range(len(zero))])
+        return add(found.params or [], self.to_params(params, gw)), dx
 
     def _advance(self, carried: Carried, w: Window) -> dict:
         return {**carried.traces, **self.carrier.advance(self._own(carried.traces), w)}
@@ -134,10 +162,14 @@ class Executor:
         return outs, carried
 
 
+def _moves(a: Any) -> bool:
+    return jnp.issubdtype(a.dtype, jnp.inexact)
+
+
 @jax.custom_jvp
-def _once(grads: list) -> list:
-    """Online gradients, which may not be differentiated again."""
-    return grads
+def _once(given: Any) -> Any:
+    """What an online gradient is made from: it may not be differentiated again."""
+    return given
 
 
 @_once.defjvp
