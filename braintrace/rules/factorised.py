@@ -71,30 +71,41 @@ class Factorised:
         old = self.init() if traces is None else traces
         impure = self.chosen - self.layout.pure
         direct = dict(enumerate(credit.y)) | ({r: d for r, d in enumerate(credit.direct()) if r in impure} if impure else {})
-        correction = _correction(self.decay_f, steps + jnp.arange(window.length))
         before, new = self._outputs(old, window)
+        signals, late = self._signals(window.length, credit, direct, before, steps)
+        ex = self._inputs(old, window) if keep or window.length == 1 else {}
+        weights = self._weights(signals, old, ex, window)
+        for r, signal in late.items():
+            weights[r] = weights[r] + spread_gradient(self.layout.relations[r].op, old[self._x_name(r)][None] if r in self._with_x() else None, signal[:1])
+        for r in impure:
+            weights[r] = weights[r] + gradient(self.layout.relations[r].op, window.operands[r], credit.y[r] - direct[r])
+        return Contribution(weights), {**ex, **new} if keep else None
+
+    def _signals(self, length: int, credit: Credit, direct: dict[int, Any], before: Traces, steps: Any) -> tuple[dict[int, Any], dict[int, Any]]:
+        """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a step, which belongs to the step before."""
+        late = {}
         c = {g: self.layout.at_rows(g, credit.signals() if self.identity else credit.hidden, 1) for g in {s.group: None for _, s, _ in self._feeds}}
-        weights, late = {}, {}
         signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
         for name, s, f in self._feeds:
             signals[f.relation] += self.decay_f * (f.at_y(c[s.group]) * before[name]).sum(1)
         for r, signal in signals.items():
-            signals[r] = signal = signal / correction.astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
-            if credit.past is not None:  # it belongs to the step before
-                late[r] = self._of_past(r, credit.past, before, steps + jnp.arange(window.length) - 1, jnp.zeros_like(signal))
-                signals[r] = signal.at[:-1].add(late[r][1:])
-        # sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0, with G_j = g_j + a_x G_{j+1}
+            signals[r] = signal / _correction(self.decay_f, steps + jnp.arange(length)).astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
+            if credit.past is not None:
+                late[r] = self._of_past(r, credit.past, before, steps + jnp.arange(length) - 1, jnp.zeros_like(signal))
+                signals[r] = signals[r].at[:-1].add(late[r][1:])
+        return signals, late
+
+    def _weights(self, signals: dict[int, Any], old: Traces, ex: Traces, window) -> dict[int, Any]:
+        """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with `G_j = g_j + a_x G_{j+1}`; in one step, ex_b is at hand."""
+        op = lambda r: self.layout.relations[r].op
         g = {r: signals[r] for r in self._with_x()}
+        weights = {r: signal.sum(0) for r, signal in signals.items() if r not in g}
+        if window.length == 1:
+            return weights | {r: spread_gradient(op(r), ex[self._x_name(r)][None], signal) for r, signal in g.items()}
         first, G = scan(lambda late, g: 2 * ({r: g[r] + self.decay_x * late[r] for r in g},), {r: jnp.zeros_like(v[0]) for r, v in g.items()}, g,
                         window.length, reverse=True)
-        for r in signals:
-            op, ex = self.layout.relations[r].op, old[self._x_name(r)][None] if r in G else None
-            weights[r] = gradient(op, window.operands[r], G[r]) + spread_gradient(op, ex, self.decay_x * first[r][None]) if r in G else signals[r].sum(0)
-            if r in late:
-                weights[r] = weights[r] + spread_gradient(op, ex, late[r][:1])
-            if r in impure:
-                weights[r] = weights[r] + gradient(op, window.operands[r], credit.y[r] - direct[r])
-        return Contribution(weights), {**self._inputs(old, window), **new} if keep else None
+        return weights | {r: gradient(op(r), window.operands[r], G[r]) + spread_gradient(op(r), old[self._x_name(r)][None], self.decay_x * first[r][None])
+                          for r in g}
 
     def _of_past(self, r: int, past: list, before: Traces, steps: Any, found: Any) -> Any:
         """The signal of output traces before each step, by credit of the state before it."""
