@@ -118,7 +118,8 @@ def outer(op: Op, x: Any, q: Any) -> Any:
 
 def decay(op: Op, Q: Any, e: Any) -> Any:
     """`Q e`: every unit takes what it had through its own transition."""
-    return (_beside(op, op.at_y(Q)) * e).sum(1)
+    Q = _beside(op, op.at_y(Q))
+    return sum(Q[:, a] * e[a] for a in range(len(e)))  # a unit has few states; XLA makes one loop of a sum, but none of a reduction
 
 
 def kept_at(op: Op, e: Any, there: Any) -> Any:

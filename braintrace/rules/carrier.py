@@ -58,6 +58,11 @@ class Carrier(Protocol):
     def advance(self, traces: Traces, window: Any) -> Traces: ...
 
 
+def over_states(a: Any, axis: int) -> Any:
+    """The sum over the few states of a unit, term by term: XLA fuses that with what is around it, but not a reduction."""
+    return sum(jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis]))
+
+
 def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:
     """`lax.scan`, without the loop when there is one step. Axes of length one stay outside: XLA would move data to lay them out."""
     if length == 1:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..ops.axes import gradient, spread, spread_gradient
-from .carrier import Contribution, Credit, Entry, Traces, scan
+from .carrier import Contribution, Credit, Entry, Traces, over_states, scan
 from .slots import Feed, Layout, Slot
 
 
@@ -87,7 +87,7 @@ class Factorised:
         c = {g: self.layout.at_rows(g, credit.signals() if self.identity else credit.hidden, 1) for g in {s.group: None for _, s, _ in self._feeds}}
         signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
         for name, s, f in self._feeds:
-            signals[f.relation] += self.decay_f * (f.at_y(c[s.group]) * before[name]).sum(1)
+            signals[f.relation] += self.decay_f * over_states(f.at_y(c[s.group]) * before[name], 1)
         for r, signal in signals.items():
             signals[r] = signal / _correction(self.decay_f, steps + jnp.arange(length)).astype(signal.dtype).reshape(-1, *[1] * (signal.ndim - 1))
             if credit.past is not None:
@@ -111,7 +111,7 @@ class Factorised:
         """The signal of output traces before each step, by credit of the state before it."""
         for name, s, f in self._feeds:
             if f.relation == r:
-                found = found + (f.at_y(self.layout.at_rows(s.group, past, 1)) * before[name]).sum(1)
+                found = found + over_states(f.at_y(self.layout.at_rows(s.group, past, 1)) * before[name], 1)
         return found / _correction(self.decay_f, steps).astype(found.dtype).reshape(-1, *[1] * (found.ndim - 1))
 
     def _inputs(self, traces: Traces, window) -> Traces:
@@ -134,7 +134,7 @@ class Factorised:
 
         def turn(old, z):
             D, df = z
-            new = {name: self.decay_f * (f.at_y(D[s.group]) * old[name][None]).sum(1) + (1 - self.decay_f) * df[name] for name, s, f in feeds}
+            new = {name: self.decay_f * over_states(f.at_y(D[s.group]) * old[name][None], 1) + (1 - self.decay_f) * df[name] for name, s, f in feeds}
             return {name: v.astype(old[name].dtype) for name, v in new.items()}, old
 
         new, before = scan(turn, {name: traces[name] for name, _, _ in feeds}, (D, df), window.length)
@@ -144,7 +144,7 @@ class Factorised:
         weights: dict[int, Any] = {}
         for name, s, f in self._feeds:
             r, lam = f.relation, self.layout.at_rows(s.group, credit.hidden, 0)
-            signal = (f.at_y(lam) * traces[name]).sum(0)
+            signal = over_states(f.at_y(lam) * traces[name], 0)
             signal = (signal / _correction(self.decay_f, credit.steps - 1)).astype(signal.dtype)
             x = None if r not in self._with_x() else traces[self._x_name(r)][None]
             weights[r] = weights.get(r, 0) + spread_gradient(self.layout.relations[r].op, x, signal[None])

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from .._jax import is_float
 from ..graph.analysis import Row
 from ..ops.axes import decay, outer, read
-from .carrier import Contribution, Credit, Entry, Traces, scan
+from .carrier import Contribution, Credit, Entry, Traces, over_states, scan
 from .positionwise import PositionWise
 from .slots import Slot
 
@@ -88,14 +88,14 @@ class Filtered:
 
             def turn(R, z):
                 D, out, w = z
-                return w.astype(out.dtype) * out + (R[:, :, None] * D).sum(1), R
+                return w.astype(out.dtype) * out + over_states(R[:, :, None] * D, 1), R
 
             R0, R = scan(turn, jnp.zeros_like(out[0]), (D, out, weight), K, reverse=True)
             for s in [s for s in self._slots if s.group == g]:
                 op, f = self.inner.layout.relations[s.feeds[0].relation].op, s.feeds[0]
                 total: Any = 0 if low is None or plain is None else self.kappa ** K * low[s.name] + decay(op, f.at_y(R0), plain[s.name].astype(R0.dtype))
                 for f in s.feeds:
-                    q = (f.at_y(R) * window.slope(f.relation, g, f.unit)[:, None]).sum(2)
+                    q = over_states(f.at_y(R) * window.slope(f.relation, g, f.unit)[:, None], 2)
                     q = q + window.slope_out(f.relation, g, f.unit) * weight.astype(q.dtype).reshape(-1, *[1] * (q.ndim - 1))
                     total = total + outer(self.inner.layout.relations[f.relation].op, window.operands[f.relation], q)
                 new[f'kappa:{s.name}'] = total.astype(s.dtype)

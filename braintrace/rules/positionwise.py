@@ -15,7 +15,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..ops.axes import decay, gradient, outer, read
-from .carrier import Contribution, Credit, Entry, Traces, scan
+from .carrier import Contribution, Credit, Entry, Traces, over_states, scan
 from .rows import KeptRows
 from .slots import Layout, Slot
 
@@ -63,7 +63,7 @@ class PositionWise:
         for g in {s.group: None for s in self.slots}:
             D = self.transition(window, g)
             if self._own_transition:
-                c = (self.layout.at_rows(g, credit.signals(), 1)[:, :, None] * D).sum(1)
+                c = over_states(self.layout.at_rows(g, credit.signals(), 1)[:, :, None] * D, 1)
             else:
                 c = self.layout.at_rows(g, credit.hidden, 1)
             c = c if credit.past is None else c + self.layout.at_rows(g, credit.past, 1)
@@ -72,7 +72,7 @@ class PositionWise:
                 if s.group == g:
                     for f in s.feeds:
                         df = window.slope(f.relation, g, f.unit)
-                        dy[f.relation] = dy[f.relation] + (df * f.at_y(mu)).sum(1)
+                        dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(mu), 1)
                     if traces is not None:
                         carried[s.feeds[0].relation] = carried.get(s.feeds[0].relation, 0) + self.read_slot(s, traces, entry)
                     if keep:
@@ -106,13 +106,13 @@ class PositionWise:
         kept = self._kept(s)
         if kept is not None:
             [f] = s.feeds
-            q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None]).sum(2)
+            q = over_states(f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None], 2)
             old = kept.init(s.name, len(Q0), self.dtype or s.dtype) if traces is None else traces
             return kept.advance(s.name, old, f.at_y(Q0), window.operands[f.relation], q)
         op, at_y = self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y
         new: Any = 0 if traces is None else decay(op, at_y(Q0), traces[s.name].astype(Q0.dtype))
         for f in s.feeds:
-            q = (f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None]).sum(2)
+            q = over_states(f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None], 2)
             new = new + outer(self.layout.relations[f.relation].op, window.operands[f.relation], q)
         return {s.name: new.astype(self.dtype or s.dtype)}
 
@@ -125,8 +125,8 @@ def back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:
     def turn(carry, z):
         mu, Q = carry
         Dk, ck = z
-        back = (mu[:, None] * Dk).sum(0)
-        return (ck + back, (Q[:, :, None] * Dk).sum(1) if keep else None), (mu, Q)
+        back = over_states(mu[:, None] * Dk, 0)
+        return (ck + back, over_states(Q[:, :, None] * Dk, 1) if keep else None), (mu, Q)
 
     (entry, Q0), (mu, Q) = scan(turn, (jnp.zeros_like(c[0]), eye if keep else None), (D, c), len(c), reverse=True)
     return mu, entry, Q, Q0
