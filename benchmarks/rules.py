@@ -62,7 +62,7 @@ def beside(g, true):
 def measure(cell, rule, options, shape, true):
     learner, xs, ys = learner_of(cell, rule, options, shape)
     run = grad_of(learner, xs, ys)
-    row = dict(us=best(lambda: jax.tree.leaves(run()), 5)[1] / shape[3] * 1e3, bytes=trace_bytes(learner))
+    row = dict(us=best(lambda: jax.tree.leaves(run()), 15, 5)[1] / shape[3] * 1e3, bytes=trace_bytes(learner))
     if rule == 'ThreeFactor':  # its gradient is not one of the loss
         return row
     row |= dict(one=beside(flat(grad_of(*learner_of(cell, rule, options, shape), **({'window': 1} if OURS else {}))()), true))
@@ -77,7 +77,7 @@ if __name__ == '__main__':
         for shape in sizes:
             run = bptt(cell, shape)
             true = flat(run())
-            print(json.dumps(dict(cell=cell, shape=shape, rule='BPTT', us=best(lambda run=run: jax.tree.leaves(run()), 5)[1] / shape[3] * 1e3)), flush=True)
+            print(json.dumps(dict(cell=cell, shape=shape, rule='BPTT', us=best(lambda run=run: jax.tree.leaves(run()), 15, 5)[1] / shape[3] * 1e3)), flush=True)
             for rule, options in {**RULES, **(BEYOND if OURS else {})}.items():
                 row = dict(cell=cell, shape=shape, rule=rule)
                 if shape == SIZES[-1] and rule in HEAVY:
