@@ -59,7 +59,8 @@ class Carrier(Protocol):
 
 
 def over_states(a: Any, axis: int) -> Any:
-    """The sum over the few states of a unit, term by term: XLA fuses that with what is around it, but not a reduction."""
+    """The sum over the few states of a unit, term by term: XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can
+    even come out wrong inside a loop."""
     return sum(jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis]))
 
 
