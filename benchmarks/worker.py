@@ -53,7 +53,7 @@ def hand_written(shape):
     """Milliseconds of pp_prop written out for this GRU; it must give what ours gives."""
     n_in, n, batch, _ = shape
     xs, ys = data(shape)
-    learner, grad = driver('gru', 'pp_prop', shape, {})
+    learner, _ = driver('gru', 'pp_prop', shape, {})
     names = [('cell', 'Wz', 'weight'), ('cell', 'Wr', 'weight'), ('cell', 'Wh', 'weight'), ('out', 'weight')]
     params = [(learner.param_states[k].value['weight'], learner.param_states[k].value['bias']) for k in names]
     zero = lambda width: (jnp.zeros((batch, width)),) * 2
