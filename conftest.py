@@ -4,15 +4,19 @@ import os
 from importlib.metadata import version
 
 # Nets are tiny: compiling is what takes the time, and this halves it.
-if (0, 8) <= tuple(map(int, version('jax').split('.')[:2])) <= (0, 10):  # others may not know the flag
-    os.environ['XLA_FLAGS'] = os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
+if (
+    (0, 8) <= tuple(map(int, version('jax').split('.')[:2])) <= (0, 10)
+):  # others may not know the flag
+    os.environ['XLA_FLAGS'] = (
+        os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
+    )
 
 import brainstate
 import jax
 import pytest
 from _pytest.doctest import DoctestItem
 
-from braintrace.algorithms import BY_NAME, LEARNERS
+from braintrace.shells.algorithms import BY_NAME, LEARNERS
 
 jax.config.update('jax_disable_most_optimizations', True)
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported

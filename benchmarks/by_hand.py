@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 
 
-def pp_prop(params, carry, xs, ys, decay=.9):
+def pp_prop(params, carry, xs, ys, decay=0.9):
     """Gradients of the mean squared error, and the carry `(h, (ef of z, of h), (ex of z, of h), steps)`."""
     (Wz, bz), (Wr, br), (Wh, bh), (Wo, bo) = params
     h0, ef, ex, steps = carry
@@ -29,16 +29,27 @@ def pp_prop(params, carry, xs, ys, decay=.9):
         return tuple(decay * D * e + (1 - decay) * f for e, f in zip(old, df, strict=True)), old
 
     ef, before = jax.lax.scan(output_traces, ef, (D, df_z, df_h))
-    correction = (1 - decay ** (steps + 1. + jnp.arange(T)))[:, None, None]
-    signals = tuple(dh * ((1 - decay) * f + decay * D * e) / correction for f, e in zip((df_z, df_h), before, strict=True))
+    correction = (1 - decay ** (steps + 1.0 + jnp.arange(T)))[:, None, None]
+    signals = tuple(
+        dh * ((1 - decay) * f + decay * D * e) / correction
+        for f, e in zip((df_z, df_h), before, strict=True)
+    )
     later = lambda G, g: 2 * (jax.tree.map(lambda a, b: a + decay * b, g, G),)
     first, late = jax.lax.scan(later, jax.tree.map(jnp.zeros_like, ef), signals, reverse=True)
 
     product = lambda x, g: jnp.einsum('tbi,tbo->io', x, g)
     xh, xrh = jnp.concatenate([xs, h], -1), jnp.concatenate([xs, r * h], -1)
-    fade = decay ** jnp.arange(T - 1, -1, -1.)
-    gz, gh = (product(x, G) + e.T @ (decay * G0) for x, G, e, G0 in zip((xh, xrh), late, ex, first, strict=True))
-    ex = tuple(decay ** T * e + jnp.tensordot(fade, x, 1) for e, x in zip(ex, (xh, xrh), strict=True))
+    fade = decay ** jnp.arange(T - 1, -1, -1.0)
+    gz, gh = (
+        product(x, G) + e.T @ (decay * G0)
+        for x, G, e, G0 in zip((xh, xrh), late, ex, first, strict=True)
+    )
+    ex = tuple(decay**T * e + jnp.tensordot(fade, x, 1) for e, x in zip(ex, (xh, xrh), strict=True))
     total = lambda g: g.sum((0, 1))
-    grads = (gz, total(signals[0])), (product(xh, dr), total(dr)), (gh, total(signals[1])), (product(new, error), total(error))
+    grads = (
+        (gz, total(signals[0])),
+        (product(xh, dr), total(dr)),
+        (gh, total(signals[1])),
+        (product(new, error), total(error)),
+    )
     return grads, (end, ef, ex, steps + T)

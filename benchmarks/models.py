@@ -45,7 +45,11 @@ class LSTM(brainstate.nn.Module):
 
     def update(self, x):
         xh = jnp.concatenate([x, self.h.value], -1)
-        i, f, o = jax.nn.sigmoid(self.Wi(xh)), jax.nn.sigmoid(self.Wf(xh) + 1), jax.nn.sigmoid(self.Wo(xh))
+        i, f, o = (
+            jax.nn.sigmoid(self.Wi(xh)),
+            jax.nn.sigmoid(self.Wf(xh) + 1),
+            jax.nn.sigmoid(self.Wo(xh)),
+        )
         self.c.value = f * self.c.value + i * jnp.tanh(self.Wg(xh))
         self.h.value = o * jnp.tanh(self.c.value)
         return self.h.value
@@ -56,7 +60,7 @@ def spike(v):
     return (v > 0).astype(v.dtype)
 
 
-spike.defjvp(lambda p, t: (spike(*p), t[0] * .3 * jnp.maximum(0, 1 - jnp.abs(p[0]))))
+spike.defjvp(lambda p, t: (spike(*p), t[0] * 0.3 * jnp.maximum(0, 1 - jnp.abs(p[0]))))
 
 
 class ALIF(brainstate.nn.Module):
@@ -71,10 +75,10 @@ class ALIF(brainstate.nn.Module):
 
     def update(self, x):
         v, a = self.v.value, self.a.value
-        z = spike(v - a - .5)
-        self.a.value = .97 * a + .1 * z
-        self.v.value = .9 * v + .3 * (self.W(x) + self.R(z)) - .5 * jax.lax.stop_gradient(z)
-        return spike(self.v.value - self.a.value - .5)
+        z = spike(v - a - 0.5)
+        self.a.value = 0.97 * a + 0.1 * z
+        self.v.value = 0.9 * v + 0.3 * (self.W(x) + self.R(z)) - 0.5 * jax.lax.stop_gradient(z)
+        return spike(self.v.value - self.a.value - 0.5)
 
 
 class LIF(brainstate.nn.Module):
@@ -88,16 +92,20 @@ class LIF(brainstate.nn.Module):
         self.v = brainstate.HiddenState(jnp.zeros((batch_size, self.n)))
 
     def update(self, x):
-        z = spike(self.v.value - .5)
-        self.v.value = .9 * self.v.value + .3 * (self.W(x) + self.R(z)) - .5 * jax.lax.stop_gradient(z)
-        return spike(self.v.value - .5)
+        z = spike(self.v.value - 0.5)
+        self.v.value = (
+            0.9 * self.v.value + 0.3 * (self.W(x) + self.R(z)) - 0.5 * jax.lax.stop_gradient(z)
+        )
+        return spike(self.v.value - 0.5)
 
 
 class Net(brainstate.nn.Module):
     def __init__(self, cell, linear, n_in, n, n_out=CLASSES):
         super().__init__()
         fused = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}
-        make = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}.get(cell) or (lambda linear, n_in, n: getattr(braintrace.nn, fused[cell])(n_in, n))
+        make = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}.get(cell) or (
+            lambda linear, n_in, n: getattr(braintrace.nn, fused[cell])(n_in, n)
+        )
         self.cell, self.out = make(linear, n_in, n), linear(n, n_out)
 
     def update(self, x):

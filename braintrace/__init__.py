@@ -10,40 +10,90 @@ __version__ = '1.0.0a1'
 __version_info__ = (1, 0, 0)
 
 _HOME = {
-    'algorithms': ['BPTT', 'DNI', 'D_RTRL', 'EProp', 'ES_D_RTRL', 'ETraceVjpAlgorithm', 'HybridDimVjpAlgorithm', 'IODimVjpAlgorithm', 'KFRTRL', 'LowRankRTRL',
-                   'OSTLFeedforward', 'OSTLRecurrent', 'OTTT', 'ParamDimVjpAlgorithm', 'RFLO', 'RTRL', 'RandomProjectionVjpAlgorithm', 'SnAp', 'ThreeFactor',
-                   'UORO', 'pp_prop'],
-    'comparison': ['Comparison', 'compare'],
-    'compiler': ['add_hidden_perturbation_from_minfo', 'add_hidden_perturbation_in_module', 'compile_etrace_graph', 'extract_module_info',
-                 'find_hidden_groups_from_minfo', 'find_hidden_groups_from_module', 'find_hidden_param_op_relations_from_minfo',
-                 'find_hidden_param_op_relations_from_module'],
-    'graph.picture': ['Picture', 'picture_of_traces'],
-    'drivers': ['SequenceDriverMixin'],
-    'entry': ['compile'],
-    'executors': ['ETraceGraphExecutor', 'ETraceVjpGraphExecutor'],
+    'shells.algorithms': [
+        'BPTT',
+        'DNI',
+        'D_RTRL',
+        'EProp',
+        'ES_D_RTRL',
+        'ETraceVjpAlgorithm',
+        'HybridDimVjpAlgorithm',
+        'IODimVjpAlgorithm',
+        'KFRTRL',
+        'LowRankRTRL',
+        'OSTLFeedforward',
+        'OSTLRecurrent',
+        'OTTT',
+        'ParamDimVjpAlgorithm',
+        'RFLO',
+        'RTRL',
+        'RandomProjectionVjpAlgorithm',
+        'SnAp',
+        'ThreeFactor',
+        'UORO',
+        'pp_prop',
+    ],
+    'tools.comparison': ['Comparison', 'compare'],
+    'compat.compiler': [
+        'add_hidden_perturbation_from_minfo',
+        'add_hidden_perturbation_in_module',
+        'compile_etrace_graph',
+        'extract_module_info',
+        'find_hidden_groups_from_minfo',
+        'find_hidden_groups_from_module',
+        'find_hidden_param_op_relations_from_minfo',
+        'find_hidden_param_op_relations_from_module',
+    ],
+    'show.picture': ['Picture', 'picture_of_traces'],
+    'shells.drivers': ['SequenceDriverMixin'],
+    'shells.entry': ['compile'],
+    'compat.executors': ['ETraceGraphExecutor', 'ETraceVjpGraphExecutor'],
     'errors': ['CompilationError', 'NotSupportedError'],
     'frontends.brainstate': ['ModuleInfo'],
-    'graph.canonical': ['ControlFlowPolicy'],
+    'graph.flatten': ['ControlFlowPolicy'],
     'graph.diagnostics': ['CompilationRecord', 'DiagnosticKind', 'DiagnosticLevel'],
     'graph.etrace_graph': ['ETraceGraph'],
     'graph.groups': ['HiddenGroup'],
     'graph.perturbation': ['HiddenPerturbation'],
     'graph.relations': ['HiddenParamOpRelation'],
-    'learner': ['ETraceAlgorithm', 'ETraceVmap', 'EligibilityTrace'],
-    'ops.functions': ['conv', 'einsum', 'element_wise', 'embedding', 'grouped_matmul', 'lora_matmul', 'matmul', 'sparse_matmul'],
+    'shells.brainstate': ['ETraceAlgorithm', 'ETraceVmap', 'EligibilityTrace'],
+    'ops.functions': [
+        'conv',
+        'einsum',
+        'element_wise',
+        'embedding',
+        'grouped_matmul',
+        'lora_matmul',
+        'matmul',
+        'sparse_matmul',
+    ],
     'ops.marker': ['marked', 'untraced'],
     'ops.register': ['ETPPrimitive', 'register_primitive'],
-    'report': ['CompilationReport'],
-    'filters': ['FixedRandomFeedback', 'GradExpon', 'KappaFilter'],
+    'show.report': ['CompilationReport'],
+    'compat.filters': ['FixedRandomFeedback', 'GradExpon', 'KappaFilter'],
     'rules.config': ['ETraceConfig'],
     'rules.registry': ['register_rule'],
-    'synthetic': ['SyntheticGradient', 'train_synthetic_gradient'],
-    'run.data': ['MultiStepData', 'SingleStepData'],
-    'run.pure': ['PureLearner'],
+    'shells.synthetic': ['SyntheticGradient', 'train_synthetic_gradient'],
+    'learn.data': ['MultiStepData', 'SingleStepData'],
+    'shells.function': ['PureLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
-_LEGACY = ['ConvOp', 'ETraceGroupState', 'ETraceOp', 'ETraceParam', 'ETraceState', 'ETraceTreeState', 'ElemWiseOp', 'ElemWiseParam', 'FakeETraceParam',
-           'FakeElemWiseParam', 'LoraOp', 'MatMulOp', 'NonTempParam', 'SpMatMulOp']  # of 0.1.1
+_LEGACY = [
+    'ConvOp',
+    'ETraceGroupState',
+    'ETraceOp',
+    'ETraceParam',
+    'ETraceState',
+    'ETraceTreeState',
+    'ElemWiseOp',
+    'ElemWiseParam',
+    'FakeETraceParam',
+    'FakeElemWiseParam',
+    'LoraOp',
+    'MatMulOp',
+    'NonTempParam',
+    'SpMatMulOp',
+]  # of 0.1.1
 
 _PARTS = ['nn', 'ops', 'rules']
 
@@ -54,8 +104,12 @@ def __getattr__(name: str):
     if name in _PARTS:
         return _import_module(f'.{name}', __name__)
     if name in _LEGACY:
-        _warnings.warn(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.', DeprecationWarning, stacklevel=2)
-        return getattr(_import_module('.legacy', __name__), name)
+        _warnings.warn(
+            f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.',
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return getattr(_import_module('.compat.version_0_1', __name__), name)
     if name not in _WHERE:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
     value = getattr(_import_module(f'.{_WHERE[name]}', __name__), name)

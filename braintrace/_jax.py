@@ -13,8 +13,27 @@ import jax.numpy as jnp
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
 
-__all__ = ['Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal', 'Primitive', 'Var', 'bind', 'eval_jaxpr', 'identity_primitive',
-           'is_float', 'located', 'new_jaxpr', 'open_jaxpr', 'prune', 'source_line', 'subjaxprs', 'trace']
+__all__ = [
+    'Atom',
+    'ClosedJaxpr',
+    'FunctionPrimitive',
+    'Jaxpr',
+    'JaxprEqn',
+    'Literal',
+    'Primitive',
+    'Var',
+    'bind',
+    'eval_jaxpr',
+    'identity_primitive',
+    'is_float',
+    'located',
+    'new_jaxpr',
+    'open_jaxpr',
+    'prune',
+    'source_line',
+    'subjaxprs',
+    'trace',
+]
 
 Atom: TypeAlias = Var | Literal
 
@@ -29,11 +48,23 @@ def _blank() -> Jaxpr:
     return jax.make_jaxpr(lambda: ())().jaxpr
 
 
-def new_jaxpr(invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[JaxprEqn], constvars: Sequence[Var] = ()) -> Jaxpr:
+def new_jaxpr(
+    invars: Sequence[Var],
+    outvars: Sequence[Atom],
+    eqns: Sequence[JaxprEqn],
+    constvars: Sequence[Var] = (),
+) -> Jaxpr:
     """A jaxpr of these equations."""
     effects = set().union(*(e.effects for e in eqns))
     info = _blank().debug_info._replace(arg_names=None, result_paths=None)
-    return _blank().replace(constvars=list(constvars), invars=list(invars), outvars=list(outvars), eqns=list(eqns), effects=effects, debug_info=info)
+    return _blank().replace(
+        constvars=list(constvars),
+        invars=list(invars),
+        outvars=list(outvars),
+        eqns=list(eqns),
+        effects=effects,
+        debug_info=info,
+    )
 
 
 def open_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
@@ -71,7 +102,9 @@ def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
     return [open_jaxpr(q)[0] for q in inner if isinstance(q, ClosedJaxpr | Jaxpr)]
 
 
-_LIBRARIES = re.compile(r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/')
+_LIBRARIES = re.compile(
+    r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/'
+)
 _OURSELVES = re.compile(r'/braintrace/(frontends|graph|_jax)')
 
 
@@ -97,6 +130,7 @@ def source_line(eqn: JaxprEqn) -> str:
 def identity_primitive(name: str) -> Primitive:
     """A primitive that returns its operand, with any parameters, under jit, grad and vmap."""
     from jax.interpreters import ad, batching, mlir
+
     p = Primitive(name)
     p.def_impl(lambda x, **_: x)
     p.def_abstract_eval(lambda x, **_: x)
@@ -111,18 +145,30 @@ class FunctionPrimitive(Primitive):
 
     def __init__(self, name: str, f: Callable):
         from jax.interpreters import ad, batching, mlir
+
         super().__init__(name)
         self.f = f
         self.def_impl(lambda *a, **params: jax.jit(functools.partial(f, **params))(*a))
         self.def_abstract_eval(self._shapes)
         mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=False))
         ad.primitive_jvps[self] = self._jvp
-        batching.primitive_batchers[self] = lambda args, axes, **params: (jax.vmap(functools.partial(f, **params), axes)(*args), 0)
+        batching.primitive_batchers[self] = lambda args, axes, **params: (
+            jax.vmap(functools.partial(f, **params), axes)(*args),
+            0,
+        )
 
     def _shapes(self, *avals: Any, **params: Any) -> Any:
-        out = jax.eval_shape(functools.partial(self.f, **params), *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+        out = jax.eval_shape(
+            functools.partial(self.f, **params),
+            *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals],
+        )
         return jax.core.ShapedArray(out.shape, out.dtype)
 
     def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         from jax.interpreters import ad
-        return jax.jvp(functools.partial(self.f, **params), tuple(primals), tuple(ad.instantiate_zeros(t) for t in tangents))
+
+        return jax.jvp(
+            functools.partial(self.f, **params),
+            tuple(primals),
+            tuple(ad.instantiate_zeros(t) for t in tangents),
+        )

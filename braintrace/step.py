@@ -13,6 +13,7 @@ class Leaf(NamedTuple):
 
     `columns` > 0 says that the last axis holds that many states of each unit.
     """
+
     path: tuple
     key: tuple = ()
     columns: int = 0
@@ -25,13 +26,14 @@ class Leaf(NamedTuple):
 @dataclass(frozen=True)
 class Step:
     """`(params, hidden, other, inputs) -> (hidden, other, outputs)` as a closed jaxpr, with a name for each leaf of the first three."""
+
     jaxpr: ClosedJaxpr
     params: tuple[Leaf, ...]
     hidden: tuple[Leaf, ...]
     other: tuple[Leaf, ...]
 
     def _invars(self, start: int, count: int | None) -> list[Var]:
-        return self.jaxpr.jaxpr.invars[start:None if count is None else start + count]
+        return self.jaxpr.jaxpr.invars[start : None if count is None else start + count]
 
     @property
     def param_vars(self) -> list[Var]:
@@ -51,12 +53,12 @@ class Step:
 
     @property
     def hidden_outs(self) -> list[Atom]:
-        return self.jaxpr.jaxpr.outvars[:len(self.hidden)]
+        return self.jaxpr.jaxpr.outvars[: len(self.hidden)]
 
     @property
     def other_outs(self) -> list[Atom]:
-        return self.jaxpr.jaxpr.outvars[len(self.hidden):len(self.hidden) + len(self.other)]
+        return self.jaxpr.jaxpr.outvars[len(self.hidden) : len(self.hidden) + len(self.other)]
 
     @property
     def outs(self) -> list[Atom]:
-        return self.jaxpr.jaxpr.outvars[len(self.hidden) + len(self.other):]
+        return self.jaxpr.jaxpr.outvars[len(self.hidden) + len(self.other) :]

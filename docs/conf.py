@@ -27,4 +27,9 @@ def _signature(app, what, name, obj, options, signature, result):
 
 def setup(app):
     app.connect('autodoc-process-signature', _signature)
-    app.connect('autodoc-skip-member', lambda app, what, name, obj, skip, options: True if type(obj).__name__ == '_tuplegetter' else None)  # fields of records
+    app.connect(
+        'autodoc-skip-member',
+        lambda app, what, name, obj, skip, options: (
+            True if type(obj).__name__ == '_tuplegetter' else None
+        ),
+    )  # fields of records

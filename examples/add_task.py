@@ -1,6 +1,6 @@
 """Learn a stream that never repeats, online, with four rules: the Add task. The code is in `braintrace/demo.py`; `braintrace demo` runs the same."""
 
-from braintrace.demo import demo
+from braintrace.tools.demo import demo
 
 if __name__ == '__main__':
     demo()

@@ -30,38 +30,74 @@ def text():
 
 def entropy(data, order):
     """Bits per byte for one who knows the text's frequencies of bytes after `order` bytes."""
+
     def bits(n):
-        count = np.unique(sum(data[i:len(data) - n + 1 + i] * 256 ** i for i in range(n)), return_counts=True)[1] if n else np.array([1])
+        count = (
+            np.unique(
+                sum(data[i : len(data) - n + 1 + i] * 256**i for i in range(n)), return_counts=True
+            )[1]
+            if n
+            else np.array([1])
+        )
         return -np.sum(count / count.sum() * np.log2(count / count.sum()))
+
     return float(bits(order + 1) - bits(order))
 
 
 class Net(brainstate.nn.Module):
     def __init__(self, units):
         super().__init__()
-        self.rnn, self.out = braintrace.nn.FusedGRUCell(256, units), brainstate.nn.Linear(units, 256)
+        self.rnn, self.out = (
+            braintrace.nn.FusedGRUCell(256, units),
+            brainstate.nn.Linear(units, 256),
+        )
 
     def update(self, byte):
         return self.out(self.rnn(jax.nn.one_hot(byte, 256)))
 
 
-def train(rule='pp_prop', *, units=256, streams=32, steps=32768, window=16, rate=2e-3, chunk=256, seed=0, progress=True, **options):
+def train(
+    rule='pp_prop',
+    *,
+    units=256,
+    streams=32,
+    steps=32768,
+    window=16,
+    rate=2e-3,
+    chunk=256,
+    seed=0,
+    progress=True,
+    **options,
+):
     """Learn from `steps` bytes of each stream; gives the bits per byte over the last tenth, and those of counting bytes and pairs of bytes."""
     brainstate.random.seed(seed)
     data = text()
-    rows = data[:len(data) // streams * streams].reshape(streams, -1).T
+    rows = data[: len(data) // streams * streams].reshape(streams, -1).T
     net = Net(units)
-    options = {'vjp_method': 'multi-step', **({'decay_or_rank': .9} if rule == 'pp_prop' else {}), **options}
+    options = {
+        'vjp_method': 'multi-step',
+        **({'decay_or_rank': 0.9} if rule == 'pp_prop' else {}),
+        **options,
+    }
     learner = braintrace.compile(net, rule, rows[0], batch_size=streams, **options)
     optimizer = braintools.optim.Adam(rate)
     optimizer.register_trainable_weights(net.states(brainstate.ParamState))
 
     def loss(byte, following):
-        return braintools.metric.softmax_cross_entropy_with_integer_labels(learner(byte), following).mean()
+        return braintools.metric.softmax_cross_entropy_with_integer_labels(
+            learner(byte), following
+        ).mean()
 
     @brainstate.transform.jit
     def learn(read):
-        return learner.etrace_learn(read[:-1], read[1:], step_fn=loss, update=optimizer.update, schedule='window', window_size=window)
+        return learner.etrace_learn(
+            read[:-1],
+            read[1:],
+            step_fn=loss,
+            update=optimizer.update,
+            schedule='window',
+            window_size=window,
+        )
 
     bits = []
     with tqdm(total=steps, unit='step', disable=not progress) as bar:
@@ -70,7 +106,11 @@ def train(rule='pp_prop', *, units=256, streams=32, steps=32768, window=16, rate
             bits.append(float(losses.mean()) / np.log(2))
             bar.set_postfix(bits=f'{np.mean(bits[-10:]):.3f}', refresh=False)
             bar.update(chunk)
-    return {'bits per byte': float(np.mean(bits[-max(len(bits) // 10, 1):])), 'of single bytes': entropy(data, 0), 'of pairs': entropy(data, 1)}
+    return {
+        'bits per byte': float(np.mean(bits[-max(len(bits) // 10, 1) :])),
+        'of single bytes': entropy(data, 0),
+        'of pairs': entropy(data, 1),
+    }
 
 
 if __name__ == '__main__':

@@ -30,8 +30,16 @@ class Net(brainstate.nn.Module):
     def __init__(self, units):
         super().__init__()
         self.linear = brainstate.nn.Linear(STIMULI * WIRES + units, units)
-        self.neurons = bp.ALIF(units, tau=10. * u.ms, tau_a=100. * u.ms, beta=.3 * u.mV, spk_fun=braintools.surrogate.ReluGrad())
-        self.out = braintrace.nn.LeakyRateReadout(units, 2, tau=10. * u.ms, w_init=braintools.init.KaimingNormal(.1))
+        self.neurons = bp.ALIF(
+            units,
+            tau=10.0 * u.ms,
+            tau_a=100.0 * u.ms,
+            beta=0.3 * u.mV,
+            spk_fun=braintools.surrogate.ReluGrad(),
+        )
+        self.out = braintrace.nn.LeakyRateReadout(
+            units, 2, tau=10.0 * u.ms, w_init=braintools.init.KaimingNormal(0.1)
+        )
 
     def update(self, x):
         current = self.linear(jnp.concatenate([x, self.neurons.get_spike()], -1))
@@ -42,16 +50,41 @@ def trials(n, delay):
     """Spikes (time, trial, wire), and whether the second stimulus is the first."""
     first, second = brainstate.random.randint(0, STIMULI, (2, n))
     wires, silence = jnp.repeat(jnp.eye(STIMULI), WIRES, 1), jnp.zeros((n, STIMULI * WIRES))
-    shown = jnp.concatenate([jnp.tile(s, (t, 1, 1)) for s, t in [(wires[first], SHOW), (silence, delay), (wires[second], SHOW), (silence, DECIDE)]])
-    return (brainstate.random.rand(*shown.shape) < .02 + .4 * shown).astype(jnp.float32), (first == second).astype(jnp.int32)
+    shown = jnp.concatenate(
+        [
+            jnp.tile(s, (t, 1, 1))
+            for s, t in [
+                (wires[first], SHOW),
+                (silence, delay),
+                (wires[second], SHOW),
+                (silence, DECIDE),
+            ]
+        ]
+    )
+    return (brainstate.random.rand(*shown.shape) < 0.02 + 0.4 * shown).astype(jnp.float32), (
+        first == second
+    ).astype(jnp.int32)
 
 
-def train(rule='d_rtrl', *, units=100, updates=500, delay=50, batch=64, rate=2e-3, seed=0, progress=True, **options):
+def train(
+    rule='d_rtrl',
+    *,
+    units=100,
+    updates=500,
+    delay=50,
+    batch=64,
+    rate=2e-3,
+    seed=0,
+    progress=True,
+    **options,
+):
     """Learn from `updates` batches of new trials; gives the share of right answers in the last tenth of them."""
-    brainstate.environ.set(dt=1. * u.ms)
+    brainstate.environ.set(dt=1.0 * u.ms)
     brainstate.random.seed(seed)
     net, steps = Net(units), 2 * SHOW + delay + DECIDE
-    learner = braintrace.compile(net, rule, jnp.zeros((batch, STIMULI * WIRES)), batch_size=batch, **options)
+    learner = braintrace.compile(
+        net, rule, jnp.zeros((batch, STIMULI * WIRES)), batch_size=batch, **options
+    )
     optimizer = braintools.optim.Adam(rate)
     optimizer.register_trainable_weights(net.states(brainstate.ParamState))
     deciding = jnp.arange(steps) >= steps - DECIDE
@@ -64,7 +97,9 @@ def train(rule='d_rtrl', *, units=100, updates=500, delay=50, batch=64, rate=2e-
     def learn():
         learner.reset_state(batch_size=batch)
         xs, y = trials(batch, delay)
-        grads, outs = learner.etrace_grad(xs, jnp.tile(y, (steps, 1)), step_fn=loss, mask=deciding, has_aux=True, fresh=True)
+        grads, outs = learner.etrace_grad(
+            xs, jnp.tile(y, (steps, 1)), step_fn=loss, mask=deciding, has_aux=True, fresh=True
+        )
         optimizer.update(grads)
         return (outs[-DECIDE:].mean(0).argmax(-1) == y).mean()
 
@@ -72,7 +107,7 @@ def train(rule='d_rtrl', *, units=100, updates=500, delay=50, batch=64, rate=2e-
     for _ in (bar := trange(updates, unit='update', disable=not progress)):
         right.append(float(learn()))
         bar.set_postfix(right=f'{np.mean(right[-20:]):.2f}', refresh=False)
-    return {'share of right answers': float(np.mean(right[-max(updates // 10, 1):]))}
+    return {'share of right answers': float(np.mean(right[-max(updates // 10, 1) :]))}
 
 
 if __name__ == '__main__':

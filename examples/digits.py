@@ -24,7 +24,10 @@ ROWS = 8
 class Net(brainstate.nn.Module):
     def __init__(self, units):
         super().__init__()
-        self.rnn, self.out = braintrace.nn.FusedGRUCell(ROWS, units), brainstate.nn.Linear(units, 10)
+        self.rnn, self.out = (
+            braintrace.nn.FusedGRUCell(ROWS, units),
+            brainstate.nn.Linear(units, 10),
+        )
 
     def update(self, x):
         return self.out(self.rnn(x))
@@ -33,13 +36,16 @@ class Net(brainstate.nn.Module):
 def load(test=300, seed=0):
     """Rows (time, sample, pixel) and digits (sample,) to learn from, and others to test with."""
     from sklearn.datasets import load_digits
+
     images, digits = load_digits(return_X_y=True)
     order = np.random.RandomState(seed).permutation(len(digits))
     rows = images[order].reshape(-1, ROWS, ROWS).swapaxes(0, 1).astype(np.float32) / 16
     return (rows[:, test:], digits[order][test:]), (rows[:, :test], digits[order][:test])
 
 
-def train(rule='d_rtrl', *, units=128, epochs=60, batch=32, rate=3e-3, seed=0, progress=True, **options):
+def train(
+    rule='d_rtrl', *, units=128, epochs=60, batch=32, rate=3e-3, seed=0, progress=True, **options
+):
     """Learn from 1497 digits; gives the share of the other 300 that are named rightly."""
     brainstate.random.seed(seed)
     (xs, ys), (test, answers) = load(seed=seed)
@@ -55,13 +61,15 @@ def train(rule='d_rtrl', *, units=128, epochs=60, batch=32, rate=3e-3, seed=0, p
     def learn(x, y):
         learner.reset_state(batch_size=batch)
         last = jnp.arange(ROWS) == ROWS - 1
-        grads, losses = learner.etrace_grad(x, jnp.tile(y, (ROWS, 1)), step_fn=loss, mask=last, return_value=True, fresh=True)
+        grads, losses = learner.etrace_grad(
+            x, jnp.tile(y, (ROWS, 1)), step_fn=loss, mask=last, return_value=True, fresh=True
+        )
         optimizer.update(grads)
         return losses[-1].mean()
 
     rng = np.random.RandomState(seed)
     for _ in (bar := trange(epochs, unit='epoch', disable=not progress)):
-        batches = rng.permutation(len(ys))[:len(ys) // batch * batch].reshape(-1, batch)
+        batches = rng.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
         found = [learn(xs[:, i], ys[i]) for i in batches]
         schedule.step()
         bar.set_postfix(loss=f'{np.mean(found):.3f}')

@@ -29,6 +29,7 @@ FRAMES, FEATURES, SPEAKERS = 29, 12, 9
 def load(split):
     """Padded utterances (time, sample, feature), speakers (sample,), and where there is speech (time, sample)."""
     from aeon.datasets import load_japanese_vowels
+
     utterances, speakers = load_japanese_vowels(split)
     xs = np.stack([np.pad(x, ((0, 0), (0, FRAMES - x.shape[1]))).T for x in utterances], 1)
     mask = np.arange(FRAMES)[:, None] < np.array([x.shape[1] for x in utterances])
@@ -38,7 +39,10 @@ def load(split):
 class GRU(brainstate.nn.Module):
     def __init__(self, units):
         super().__init__()
-        self.rnn, self.out = braintrace.nn.FusedGRUCell(FEATURES, units), brainstate.nn.Linear(units, SPEAKERS)
+        self.rnn, self.out = (
+            braintrace.nn.FusedGRUCell(FEATURES, units),
+            brainstate.nn.Linear(units, SPEAKERS),
+        )
 
     def update(self, x):
         return self.out(self.rnn(x))
@@ -49,18 +53,40 @@ class ALIF(brainstate.nn.Module):
 
     def __init__(self, units):
         super().__init__()
-        self.linear = brainstate.nn.Linear(FEATURES + units, units, w_init=braintools.init.KaimingNormal(1.))
-        self.neurons = bp.ALIF(units, tau=10. * u.ms, tau_a=50. * u.ms, beta=.1 * u.mV, spk_fun=braintools.surrogate.ReluGrad())
-        self.out = braintrace.nn.LeakyRateReadout(units, SPEAKERS, tau=10. * u.ms, w_init=braintools.init.KaimingNormal(.1))
+        self.linear = brainstate.nn.Linear(
+            FEATURES + units, units, w_init=braintools.init.KaimingNormal(1.0)
+        )
+        self.neurons = bp.ALIF(
+            units,
+            tau=10.0 * u.ms,
+            tau_a=50.0 * u.ms,
+            beta=0.1 * u.mV,
+            spk_fun=braintools.surrogate.ReluGrad(),
+        )
+        self.out = braintrace.nn.LeakyRateReadout(
+            units, SPEAKERS, tau=10.0 * u.ms, w_init=braintools.init.KaimingNormal(0.1)
+        )
 
     def update(self, x):
         current = self.linear(jnp.concatenate([x, self.neurons.get_spike()], -1))
         return self.out(self.neurons(10 * current * u.mA))
 
 
-def train(model='gru', rule='d_rtrl', *, units=48, epochs=30, batch=30, rate=3e-3, noise=.5, seed=0, progress=True, **options):
+def train(
+    model='gru',
+    rule='d_rtrl',
+    *,
+    units=48,
+    epochs=30,
+    batch=30,
+    rate=3e-3,
+    noise=0.5,
+    seed=0,
+    progress=True,
+    **options,
+):
     """Learn online from 270 utterances; gives the loss of the last epoch and the share of 370 others whose speaker is told rightly."""
-    brainstate.environ.set(dt=1. * u.ms)
+    brainstate.environ.set(dt=1.0 * u.ms)
     brainstate.random.seed(seed)
     (xs, ys, mask), test = load('train'), load('test')
     mean, std = xs[mask > 0].mean(0), xs[mask > 0].std(0)
@@ -76,12 +102,17 @@ def train(model='gru', rule='d_rtrl', *, units=48, epochs=30, batch=30, rate=3e-
     def learn(x, y, m):
         learner.reset_state(batch_size=batch)
         x = (x - mean) / std + noise * brainstate.random.randn(*x.shape)
-        losses = learner.etrace_learn(x, jnp.tile(y, (FRAMES, 1)), step_fn=loss, update=optimizer.update, mask=m)
+        losses = learner.etrace_learn(
+            x, jnp.tile(y, (FRAMES, 1)), step_fn=loss, update=optimizer.update, mask=m
+        )
         return (losses * m).sum() / m.sum()
 
     order = np.random.RandomState(seed)
     for _ in (bar := trange(epochs, unit='epoch', disable=not progress)):
-        found = [learn(xs[:, i], ys[i], mask[:, i]) for i in order.permutation(len(ys))[:len(ys) // batch * batch].reshape(-1, batch)]
+        found = [
+            learn(xs[:, i], ys[i], mask[:, i])
+            for i in order.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
+        ]
         schedule.step()
         bar.set_postfix(loss=f'{np.mean(found):.3f}')
 

@@ -30,13 +30,20 @@ def step(params, h, x):
 def initial(key, units):
     matrix = lambda k, n, m: jax.random.normal(k, (n, m)) / np.sqrt(n)
     k = jax.random.split(key, 4)
-    return {'keep': matrix(k[0], BITS, units), 'bias': jnp.zeros(units), 'in': matrix(k[1], BITS, units), 'rec': matrix(k[2], units, units),
-            'out': matrix(k[3], units, BITS)}
+    return {
+        'keep': matrix(k[0], BITS, units),
+        'bias': jnp.zeros(units),
+        'in': matrix(k[1], BITS, units),
+        'rec': matrix(k[2], units, units),
+        'out': matrix(k[3], units, BITS),
+    }
 
 
 def pulses(key, bits, length):
     """The next inputs, -1, 0 or 1, and the bits they leave behind, 0 or 1."""
-    x = jax.random.choice(key, jnp.array([-1., 0., 1.]), (length, *bits.shape), p=jnp.array([.05, .9, .05]))
+    x = jax.random.choice(
+        key, jnp.array([-1.0, 0.0, 1.0]), (length, *bits.shape), p=jnp.array([0.05, 0.9, 0.05])
+    )
     bits, ys = jax.lax.scan(lambda bits, x: (jnp.where(x == 0, bits, x > 0),) * 2, bits, x)
     return x, ys, bits
 
@@ -46,16 +53,31 @@ def cross_entropy(logits, y):
 
 
 def adam(params, moments, grads, t, rate):
-    m = jax.tree.map(lambda m, g: .9 * m + .1 * g, moments[0], grads)
-    v = jax.tree.map(lambda v, g: .999 * v + .001 * g * g, moments[1], grads)
-    move = lambda p, m, v: p - rate * m / (1 - .9 ** t) / (jnp.sqrt(v / (1 - .999 ** t)) + 1e-8)
+    m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], grads)
+    v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, moments[1], grads)
+    move = lambda p, m, v: p - rate * m / (1 - 0.9**t) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8)
     return jax.tree.map(move, params, m, v), (m, v)
 
 
-def train(rule='d_rtrl', *, units=32, streams=16, updates=2000, window=10, rate=3e-3, seed=0, progress=True, **options):
+def train(
+    rule='d_rtrl',
+    *,
+    units=32,
+    streams=16,
+    updates=2000,
+    window=10,
+    rate=3e-3,
+    seed=0,
+    progress=True,
+    **options,
+):
     """Learn from `window` steps at a time; gives the cross-entropy and the share of wrong bits at the end of the stream."""
     key = jax.random.key(seed)
-    params, state, bits = initial(key, units), jnp.zeros((streams, units)), jnp.zeros((streams, BITS), bool)
+    params, state, bits = (
+        initial(key, units),
+        jnp.zeros((streams, units)),
+        jnp.zeros((streams, BITS), bool),
+    )
     learner = braintrace.compile(step, rule, params, state, jnp.zeros((streams, BITS)), **options)
     zeros = jax.tree.map(jnp.zeros_like, params)
     held = params, (zeros, zeros), learner.init(params, state), bits
@@ -78,7 +100,10 @@ def train(rule='d_rtrl', *, units=32, streams=16, updates=2000, window=10, rate=
     params, _, carry, bits = held
     xs, ys, _ = pulses(key, bits, 500)
     outs, _ = learner.evolve(params, carry, xs)
-    return {'cross-entropy': float(cross_entropy(outs, ys)), 'share of wrong bits': float(((outs > 0) != ys).mean())}
+    return {
+        'cross-entropy': float(cross_entropy(outs, ys)),
+        'share of wrong bits': float(((outs > 0) != ys).mean()),
+    }
 
 
 if __name__ == '__main__':

@@ -5,20 +5,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from braintrace._jax import Literal, eval_jaxpr, new_jaxpr
-from braintrace.frontends.functional import trace
-from braintrace.graph.canonical import ControlFlowPolicy
+from braintrace.engine.evaluate import Program
+from braintrace.engine.window import Window
+from braintrace.frontends.function import trace
 from braintrace.graph.diagnostics import DiagnosticKind, Diagnostics
 from braintrace.graph.etrace_graph import assemble, prepare
+from braintrace.graph.flatten import ControlFlowPolicy
 from braintrace.ops.axes import gradient
-from braintrace.rules.slots import lay_out
-from braintrace.run.program import Program
-from braintrace.run.window import Window
+from braintrace.plan.layout import lay_out
 
 
 def check_step(fn, params, state, *inputs, policy=None):
     """Compile `fn` and check every claim; gives the graph."""
     diagnostics = Diagnostics()
-    found = prepare(trace(fn, params, state, *inputs)[0], policy or ControlFlowPolicy(), diagnostics)
+    found = prepare(
+        trace(fn, params, state, *inputs)[0], policy or ControlFlowPolicy(), diagnostics
+    )
     graph = assemble(found, diagnostics)
     leaves = jax.tree.leaves((params, state, inputs))
     values = all_values(found.step, leaves)
@@ -38,14 +40,20 @@ def all_values(step, leaves):
     """The value of every variable."""
     jaxpr = step.jaxpr.jaxpr
     every = [*jaxpr.invars, *[v for e in jaxpr.eqns for v in e.outvars]]
-    values = eval_jaxpr(new_jaxpr(jaxpr.invars, every, jaxpr.eqns, jaxpr.constvars), step.jaxpr.consts, *leaves)
-    return dict(zip(every, values, strict=True)) | dict(zip(jaxpr.constvars, step.jaxpr.consts, strict=True))
+    values = eval_jaxpr(
+        new_jaxpr(jaxpr.invars, every, jaxpr.eqns, jaxpr.constvars), step.jaxpr.consts, *leaves
+    )
+    return dict(zip(every, values, strict=True)) | dict(
+        zip(jaxpr.constvars, step.jaxpr.consts, strict=True)
+    )
 
 
 def check_flat(step, leaves, dp, ds):
     """The flat program has the derivatives of the original."""
     n, m = len(step.params), len(step.params) + len(step.hidden)
-    run = lambda *moving: eval_jaxpr(step.jaxpr.jaxpr, step.jaxpr.consts, *moving, *leaves[m:])[:m - n]
+    run = lambda *moving: eval_jaxpr(step.jaxpr.jaxpr, step.jaxpr.consts, *moving, *leaves[m:])[
+        : m - n
+    ]
     for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
         for a, b in zip(row, [*p, *s], strict=True):
             np.testing.assert_allclose(a, b, atol=1e-12)
@@ -72,17 +80,31 @@ def mark(allowed, maps, transposed=False):
 def check_groups(graph, values, ds):
     """The diagonal of the transition is what `diagonal_jacobian` says, and where nothing was cut the transition is the whole truth."""
     order = {leaf.path: i for i, leaf in enumerate(graph.step.hidden)}
-    cut = {r.hidden_paths for r in graph.explain(kind=DiagnosticKind.TRANSITION_MIXED) if 'moves values' not in r.message}
+    cut = {
+        r.hidden_paths
+        for r in graph.explain(kind=DiagnosticKind.TRANSITION_MIXED)
+        if 'moves values' not in r.message
+    }
     for g in graph.hidden_groups:
-        hidden, consts = [values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars]
-        full, diagonal = np.asarray(g.full_jacobian(hidden, consts)), np.asarray(g.diagonal_jacobian(hidden, consts))
+        hidden, consts = (
+            [values[v] for v in g.hidden_invars],
+            [values[v] for v in g.transition_jaxpr_constvars],
+        )
+        full, diagonal = (
+            np.asarray(g.full_jacobian(hidden, consts)),
+            np.asarray(g.diagonal_jacobian(hidden, consts)),
+        )
         S, n = g.num_state, int(np.prod(g.varshape))
         full = full.reshape(n, S, n, S)
-        np.testing.assert_allclose(diagonal.reshape(n, S, S), full[np.arange(n), :, np.arange(n), :], atol=1e-12)
+        np.testing.assert_allclose(
+            diagonal.reshape(n, S, S), full[np.arange(n), :, np.arange(n), :], atol=1e-12
+        )
         if tuple(g.hidden_paths) not in cut:
             for a, p in enumerate(g.hidden_paths):
                 for b, q in enumerate(g.hidden_paths):
-                    np.testing.assert_allclose(full[:, a, :, b], ds[order[p]][order[q]].reshape(n, n), atol=1e-12)
+                    np.testing.assert_allclose(
+                        full[:, a, :, b], ds[order[p]][order[q]].reshape(n, n), atol=1e-12
+                    )
 
 
 def check_relations(graph, found, values, dp, params):
@@ -94,22 +116,38 @@ def check_relations(graph, found, values, dp, params):
         x = r.operand([a.val if isinstance(a, Literal) else values[a] for a in r.use.eqn.invars])
         for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
             consts = [values[v] for v in tail.constvars]
-            for v, d in zip(g.hidden_outvars, jax.jacrev(lambda y, t=tail, c=consts: eval_jaxpr(t, c, y))(values[r.y]), strict=True):
+            for v, d in zip(
+                g.hidden_outvars,
+                jax.jacrev(lambda y, t=tail, c=consts: eval_jaxpr(t, c, y))(values[r.y]),
+                strict=True,
+            ):
                 n = v.aval.size
                 d = np.asarray(d).reshape(n, *r.y.aval.shape)
                 fed = np.zeros((n, r.y.aval.size), bool)
                 mark(fed, r.maps[g.index], transposed=True)
-                assert not d.reshape(n, -1)[~fed].any(), 'a unit is fed by an element that its map does not name'
-                dw = jax.vmap(lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None]))(d)
-                ct = [jnp.asarray(dw) if i == k else jnp.zeros((n, *w.shape), w.dtype) for i, w in enumerate(weights)]
+                assert not d.reshape(n, -1)[~fed].any(), (
+                    'a unit is fed by an element that its map does not name'
+                )
+                dw = jax.vmap(
+                    lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None])
+                )(d)
+                ct = [
+                    jnp.asarray(dw) if i == k else jnp.zeros((n, *w.shape), w.dtype)
+                    for i, w in enumerate(weights)
+                ]
                 for q, back in enumerate(jax.vmap(pull)(ct)):
                     total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)
     for j, v in enumerate(outs):
         for q, var in enumerate(found.step.param_vars):
             parts = [u for u, use in enumerate(found.uses) if stems_from(found, use.w, var)]
-            crowded = graph.explain(kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH, weight_path=found.step.params[q].path)
+            crowded = graph.explain(
+                kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH,
+                weight_path=found.step.params[q].path,
+            )
             if not crowded and not any(found.dep(v).mixed >> found.seed(u) & 1 for u in parts):
-                np.testing.assert_allclose(total[j][q], dp[j][q].reshape(v.aval.size, -1), atol=1e-10)
+                np.testing.assert_allclose(
+                    total[j][q], dp[j][q].reshape(v.aval.size, -1), atol=1e-10
+                )
 
 
 def check_factors(graph, params, state, *inputs):
@@ -121,15 +159,28 @@ def check_factors(graph, params, state, *inputs):
     for s in layout.slots:
         g, rows = graph.hidden_groups[s.group], layout.units[s.group].rows
         order = [g.hidden_invars.index(row.old) for row in rows]
-        D = g.diagonal_jacobian([values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars])
-        np.testing.assert_allclose(window.transition(s.group)[0], np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)], atol=1e-11)
+        D = g.diagonal_jacobian(
+            [values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars]
+        )
+        np.testing.assert_allclose(
+            window.transition(s.group)[0],
+            np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)],
+            atol=1e-11,
+        )
         for f in s.feeds:
             r, unit = layout.relations[f.relation], f.unit.ravel()
             tail = r.y_to_hidden_group_jaxprs[r.hidden_groups.index(g)]
-            true = jax.jacrev(lambda y, t=tail: eval_jaxpr(t, [values[v] for v in t.constvars], y))(values[r.y])
+            true = jax.jacrev(lambda y, t=tail: eval_jaxpr(t, [values[v] for v in t.constvars], y))(
+                values[r.y]
+            )
             for df, k in zip(window.slope(f.relation, s.group, f.unit)[0], order, strict=True):
-                df, named = df.ravel(), np.asarray(true[k]).reshape(-1, unit.size)[unit.clip(0), np.arange(unit.size)]
-                np.testing.assert_allclose(np.where(unit >= 0, df, 0), np.where(unit >= 0, named, 0), atol=1e-11)
+                df, named = (
+                    df.ravel(),
+                    np.asarray(true[k]).reshape(-1, unit.size)[unit.clip(0), np.arange(unit.size)],
+                )
+                np.testing.assert_allclose(
+                    np.where(unit >= 0, df, 0), np.where(unit >= 0, named, 0), atol=1e-11
+                )
 
 
 def stems_from(found, w, var):

@@ -13,7 +13,9 @@ import braintrace
 from braintrace import DiagnosticKind
 from braintrace.graph.groups import with_neighbours
 
-pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')  # diagnostics; read from the graph instead
+pytestmark = pytest.mark.filterwarnings(
+    'ignore::UserWarning'
+)  # diagnostics; read from the graph instead
 
 
 class Zoo(bs.nn.Module):
@@ -30,34 +32,48 @@ class Zoo(bs.nn.Module):
         self.tree = bs.HiddenTreeState({'a': jnp.zeros(4) * u.mV, 'b': jnp.zeros(4) * u.mA})
         self.count = bs.ShortTermState(0)
 
-    def update(self, x, gain=1.):
+    def update(self, x, gain=1.0):
         self.count.value += 1
         noise = bs.random.normal(size=4) * u.mV
-        self.V.value = .9 * self.V.value + gain * self.lin(x) * u.mV + noise
-        self.pair.value = .5 * self.pair.value[:, ::-1] + self.V.value.to_decimal(u.mV)[:, None]
-        self.tree.set_value({'a': .5 * self.tree.get_value('a') + self.V.value})
+        self.V.value = 0.9 * self.V.value + gain * self.lin(x) * u.mV + noise
+        self.pair.value = 0.5 * self.pair.value[:, ::-1] + self.V.value.to_decimal(u.mV)[:, None]
+        self.tree.set_value({'a': 0.5 * self.tree.get_value('a') + self.V.value})
         return self.V.value
 
 
 @pytest.fixture(scope='module')
 def zoo():
     model = bs.nn.init_all_states(Zoo())
-    return model, braintrace.compile_etrace_graph(model, jnp.ones(3), gain=2.)
+    return model, braintrace.compile_etrace_graph(model, jnp.ones(3), gain=2.0)
 
 
 def test_states_of_every_kind(zoo):
     model, graph = zoo
     [group] = graph.hidden_groups
-    assert group.hidden_paths == [('V',), ('pair',), ('tree',)] and group.num_state == 5 and group.varshape == (4,)
+    assert (
+        group.hidden_paths == [('V',), ('pair',), ('tree',)]
+        and group.num_state == 5
+        and group.varshape == (4,)
+    )
     assert group.hidden_states == [model.V, model.pair, model.tree]
-    assert [(r.path, list(r.trainable_paths)) for r in graph.hidden_param_op_relations] == [(('lin', 'weight'), ['weight']), (('lin', 'weight'), ['bias'])]
+    assert [(r.path, list(r.trainable_paths)) for r in graph.hidden_param_op_relations] == [
+        (('lin', 'weight'), ['weight']),
+        (('lin', 'weight'), ['bias']),
+    ]
     report = braintrace.CompilationReport(graph)
     assert ('count',) in report.dynamic_states and (('idle',), None) in report.excluded_weights
-    assert graph.explain(kind=DiagnosticKind.STATE_MISMATCH)[0].message.startswith('The step uses a RandomState')
+    assert graph.explain(kind=DiagnosticKind.STATE_MISMATCH)[0].message.startswith(
+        'The step uses a RandomState'
+    )
     values = [model.V.value.mantissa, model.pair.value, model.tree.value]
     whole = group.concat_hidden(values)
-    assert whole.shape == (4, 5) and all(np.array_equal(a, b) for a, b in zip(group.split_hidden(whole), values, strict=True))
-    for wrong in (lambda: group.concat_hidden(values[:2]), lambda: group.split_hidden(whole[:, :3])):
+    assert whole.shape == (4, 5) and all(
+        np.array_equal(a, b) for a, b in zip(group.split_hidden(whole), values, strict=True)
+    )
+    for wrong in (
+        lambda: group.concat_hidden(values[:2]),
+        lambda: group.split_hidden(whole[:, :3]),
+    ):
         with pytest.raises(ValueError, match='takes'):
             wrong()
 
@@ -66,9 +82,9 @@ def test_the_records_run(zoo):
     model, graph = zoo
     info = graph.module_info
     bs.random.seed(0)
-    out, hidden, other, temps = info.jaxpr_call(jnp.ones(3), gain=2.)
+    out, hidden, other, temps = info.jaxpr_call(jnp.ones(3), gain=2.0)
     bs.random.seed(0)
-    expected = bs.transform.jit(model)(jnp.ones(3), gain=2.)
+    expected = bs.transform.jit(model)(jnp.ones(3), gain=2.0)
     assert u.get_unit(out) == u.mV and u.math.allclose(out, expected) and not temps
     assert np.allclose(hidden[('V',)], model.V.value.mantissa) and other[('count',)] == 1
     bs.nn.init_all_states(model)
@@ -80,10 +96,18 @@ def test_the_records_run(zoo):
     base = graph.call_hidden_perturb([jnp.ones(3)], graph.hidden_perturb.init_perturb_data())[1]
     bs.random.seed(0)
     moved = graph.call_hidden_perturb([jnp.ones(3)], perturb)[1]
-    assert np.allclose(moved[('V',)] - base[('V',)], 1) and np.allclose(moved[('pair',)] - base[('pair',)], 1)
-    assert graph.hidden_perturb.perturb_data_to_hidden_group_data(perturb, graph.hidden_groups)[0].shape == (4, 5)
+    assert np.allclose(moved[('V',)] - base[('V',)], 1) and np.allclose(
+        moved[('pair',)] - base[('pair',)], 1
+    )
+    assert graph.hidden_perturb.perturb_data_to_hidden_group_data(perturb, graph.hidden_groups)[
+        0
+    ].shape == (4, 5)
     weights, hidden_vars, other_vars = graph.module_info.split_state_outvars()
-    assert set(weights) == {('lin', 'weight'), ('idle',)} and set(hidden_vars) == {('V',), ('pair',), ('tree',)} and ('count',) in other_vars
+    assert (
+        set(weights) == {('lin', 'weight'), ('idle',)}
+        and set(hidden_vars) == {('V',), ('pair',), ('tree',)}
+        and ('count',) in other_vars
+    )
 
 
 def test_finders_agree_with_the_compiler():
@@ -92,18 +116,36 @@ def test_finders_agree_with_the_compiler():
     graph = braintrace.compile_etrace_graph(model, x)
     info = braintrace.extract_module_info(model, x)
     groups, by_path = braintrace.find_hidden_groups_from_minfo(info)
-    assert [g.hidden_paths for g in groups] == [g.hidden_paths for g in graph.hidden_groups] == [[('h',), ('c',)]]
+    assert (
+        [g.hidden_paths for g in groups]
+        == [g.hidden_paths for g in graph.hidden_groups]
+        == [[('h',), ('c',)]]
+    )
     names = [r.name for r in graph.hidden_param_op_relations]
-    assert [r.name for r in braintrace.find_hidden_param_op_relations_from_minfo(info, by_path)] == names
-    assert [r.name for r in braintrace.find_hidden_param_op_relations_from_module(model, x)] == names
-    assert braintrace.add_hidden_perturbation_from_minfo(info).perturb_hidden_paths == [('h',), ('c',)]
-    assert braintrace.add_hidden_perturbation_in_module(model, x).perturb_hidden_paths == graph.hidden_perturb.perturb_hidden_paths
+    assert [
+        r.name for r in braintrace.find_hidden_param_op_relations_from_minfo(info, by_path)
+    ] == names
+    assert [
+        r.name for r in braintrace.find_hidden_param_op_relations_from_module(model, x)
+    ] == names
+    assert braintrace.add_hidden_perturbation_from_minfo(info).perturb_hidden_paths == [
+        ('h',),
+        ('c',),
+    ]
+    assert (
+        braintrace.add_hidden_perturbation_in_module(model, x).perturb_hidden_paths
+        == graph.hidden_perturb.perturb_hidden_paths
+    )
     mixing, _ = braintrace.find_hidden_groups_from_module(model, x, include_recurrent_mixing=True)
     hidden = [model.c.value, model.h.value]
     out = graph.module_info.add_jaxpr_outs(graph.hidden_groups[0].transition_jaxpr_constvars)
     consts = list(out.jaxpr_call(x)[3].values())
     _, new, _, _ = info.jaxpr_call(x)
-    for value, path in zip(graph.hidden_groups[0].transition(hidden, consts), graph.hidden_groups[0].hidden_paths, strict=True):
+    for value, path in zip(
+        graph.hidden_groups[0].transition(hidden, consts),
+        graph.hidden_groups[0].hidden_paths,
+        strict=True,
+    ):
         assert np.allclose(value, new[path])
     assert mixing[0].transition_jaxpr.eqns != graph.hidden_groups[0].transition_jaxpr.eqns
 
@@ -113,49 +155,71 @@ def test_field_order():
     fields = {
         'HiddenPerturbation': 'perturb_vars perturb_hidden_paths perturb_hidden_states perturb_jaxpr',
         'HiddenGroup': 'index hidden_paths hidden_states hidden_invars hidden_outvars transition_jaxpr transition_jaxpr_constvars '
-                       'is_diagonal_recurrence snap descent',
+        'is_diagonal_recurrence snap descent',
         'ETraceGraph': 'module_info hidden_groups hid_path_to_group hidden_param_op_relations hidden_perturb diagnostics',
         'HiddenParamOpRelation': 'primitive x_var y_var hidden_groups y_to_hidden_group_jaxprs connected_hidden_paths eqn_params path_classification '
-                                 'trainable_vars trainable_paths trainable_leaf_indices trainable_param_states trainable_processing_chains '
-                                 'control_flow_context',
+        'trainable_vars trainable_paths trainable_leaf_indices trainable_param_states trainable_processing_chains '
+        'control_flow_context',
         'ModuleInfo': 'stateful_model closed_jaxpr retrieved_model_states compiled_model_states state_id_to_path state_tree_invars state_tree_outvars '
-                      'hidden_path_to_invar hidden_path_to_outvar invar_to_hidden_path outvar_to_hidden_path hidden_outvar_to_invar weight_invars '
-                      'weight_path_to_invars invar_to_weight_path num_var_out num_var_state control_flow',
+        'hidden_path_to_invar hidden_path_to_outvar invar_to_hidden_path outvar_to_hidden_path hidden_outvar_to_invar weight_invars '
+        'weight_path_to_invars invar_to_weight_path num_var_out num_var_state control_flow',
     }
     for name, order in fields.items():
-        assert getattr(braintrace, name)._fields[:len(order.split())] == tuple(order.split())
+        assert getattr(braintrace, name)._fields[: len(order.split())] == tuple(order.split())
 
 
 def spiking():
     class Net(bs.nn.Module):
         def __init__(self):
             super().__init__()
-            self.syn, self.neuron = brainpy.state.Expon(4, tau=5. * u.ms), brainpy.state.ALIF(4, spk_fun=braintools.surrogate.ReluGrad())
+            self.syn, self.neuron = (
+                brainpy.state.Expon(4, tau=5.0 * u.ms),
+                brainpy.state.ALIF(4, spk_fun=braintools.surrogate.ReluGrad()),
+            )
             self.inp, self.rec = bs.nn.Linear(3, 4), bs.nn.Linear(4, 4)
 
         def update(self, x):
             g = self.syn((self.inp(x) + self.rec(self.neuron.get_spike())) * u.mS)
             return self.neuron(g * u.volt)
+
     return Net()
 
 
 class Stacked(bs.nn.Module):
     def __init__(self):
         super().__init__()
-        self.embed, self.one, self.norm, self.two = bs.nn.Embedding(7, 4, padding_idx=0), bs.nn.GRUCell(4, 4), bs.nn.LayerNorm(4), bs.nn.GRUCell(4, 4)
+        self.embed, self.one, self.norm, self.two = (
+            bs.nn.Embedding(7, 4, padding_idx=0),
+            bs.nn.GRUCell(4, 4),
+            bs.nn.LayerNorm(4),
+            bs.nn.GRUCell(4, 4),
+        )
 
     def update(self, i):
         return self.two(self.norm(self.one(self.embed(i))))
 
 
-@pytest.mark.parametrize('make, x, groups', [
-    (spiking, jnp.ones(3), [{('neuron', 'V'), ('neuron', 'a'), ('syn', 'g')}]),
-    (Stacked, jnp.int32(3), [{('one', 'h')}, {('two', 'h')}]),
-    (lambda: bs.nn.Sequential(bs.nn.Dropout(.5), bs.nn.MGUCell(3, 4)), jnp.ones(3), [{('layers', 1, 'h')}]),
-    (lambda: bs.nn.Sequential(bs.nn.Conv2d((4, 4, 1), 2, 3), lambda y: y * u.mA, brainpy.state.LIF((4, 4, 2))), jnp.ones((4, 4, 1)), [{('layers', 2, 'V')}]),
-])
+@pytest.mark.parametrize(
+    'make, x, groups',
+    [
+        (spiking, jnp.ones(3), [{('neuron', 'V'), ('neuron', 'a'), ('syn', 'g')}]),
+        (Stacked, jnp.int32(3), [{('one', 'h')}, {('two', 'h')}]),
+        (
+            lambda: bs.nn.Sequential(bs.nn.Dropout(0.5), bs.nn.MGUCell(3, 4)),
+            jnp.ones(3),
+            [{('layers', 1, 'h')}],
+        ),
+        (
+            lambda: bs.nn.Sequential(
+                bs.nn.Conv2d((4, 4, 1), 2, 3), lambda y: y * u.mA, brainpy.state.LIF((4, 4, 2))
+            ),
+            jnp.ones((4, 4, 1)),
+            [{('layers', 2, 'V')}],
+        ),
+    ],
+)
 def test_groups_of_library_models(make, x, groups):
-    with bs.environ.context(dt=1. * u.ms, fit=True):
+    with bs.environ.context(dt=1.0 * u.ms, fit=True):
         graph = braintrace.compile_etrace_graph(bs.nn.init_all_states(make()), x)
     assert [set(g.hidden_paths) for g in graph.hidden_groups] == groups
 
@@ -164,7 +228,12 @@ def test_a_mapped_module_has_no_dead_copies_of_its_weights():
     cell = bs.nn.GRUCell(3, 4)
     bs.nn.vmap_init_all_states(cell, axis_size=5, state_tag='new')
     graph = braintrace.compile_etrace_graph(bs.nn.Vmap(cell, vmap_states='new'), jnp.ones((5, 3)))
-    assert [r.primitive.name for r in graph.hidden_param_op_relations] == ['dot_general', 'add', 'dot_general', 'add']
+    assert [r.primitive.name for r in graph.hidden_param_op_relations] == [
+        'dot_general',
+        'add',
+        'dot_general',
+        'add',
+    ]
     assert graph.hidden_groups[0].varshape == (5, 4)
 
 
@@ -195,27 +264,42 @@ class Broken(bs.nn.Module):
         return self.h.value
 
 
-@pytest.mark.parametrize('how, error, message', [
-    ('unit', ValueError, 'State h changes in the step: .*mA.* does not match'),
-    ('shape', ValueError, 'Hidden state h enters the step as'),
-    ('param', braintrace.NotSupportedError, 'Parameter w is written inside the step'),
-    ('user', KeyError, 'my own mistake'),
-    ('outside', ValueError, r'\(a ShortTermState outside the model\) changes in the step'),
-])
+@pytest.mark.parametrize(
+    'how, error, message',
+    [
+        ('unit', ValueError, 'State h changes in the step: .*mA.* does not match'),
+        ('shape', ValueError, 'Hidden state h enters the step as'),
+        ('param', braintrace.NotSupportedError, 'Parameter w is written inside the step'),
+        ('user', KeyError, 'my own mistake'),
+        ('outside', ValueError, r'\(a ShortTermState outside the model\) changes in the step'),
+    ],
+)
 def test_bad_models_get_a_clear_error_and_keep_their_states(how, error, message):
     model = bs.nn.init_all_states(Broken(how))
     with pytest.raises(error, match=message):
         braintrace.compile_etrace_graph(model, jnp.ones(3))
-    assert u.get_unit(model.h.value) == u.mV and np.array_equal(model.h.value.mantissa, np.zeros(4)) and np.array_equal(model.n.value, np.zeros(4))
-    assert all(isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer) for s in model.states().values() for leaf in jax.tree.leaves(s.value))
+    assert (
+        u.get_unit(model.h.value) == u.mV
+        and np.array_equal(model.h.value.mantissa, np.zeros(4))
+        and np.array_equal(model.n.value, np.zeros(4))
+    )
+    assert all(
+        isinstance(leaf, jax.Array) and not isinstance(leaf, jax.core.Tracer)
+        for s in model.states().values()
+        for leaf in jax.tree.leaves(s.value)
+    )
 
 
 def test_neighbourhoods():
     """Two steps along a ring: each unit, the next and the one after; the Jacobian in each neighbourhood."""
+
     class Ring(bs.nn.Module):
         def __init__(self):
             super().__init__()
-            self.R, self.h = bs.ParamState(jnp.arange(1., 26).reshape(5, 5) / 25), bs.HiddenState(jnp.ones(5))
+            self.R, self.h = (
+                bs.ParamState(jnp.arange(1.0, 26).reshape(5, 5) / 25),
+                bs.HiddenState(jnp.ones(5)),
+            )
 
         def update(self, x):
             self.h.value = jnp.tanh(x + self.h.value @ (self.R.value * np.roll(np.eye(5), 1, 1)))
@@ -224,13 +308,20 @@ def test_neighbourhoods():
     executor.compile_graph(jnp.ones(5))
     [group] = executor.graph.hidden_groups
     near = group.snap.neighbours
-    assert group.snap.n == 3 and group.trace_state_width == 3 and group.snap.valid.all() and (near[:, 0] == np.arange(5)).all()
+    assert (
+        group.snap.n == 3
+        and group.trace_state_width == 3
+        and group.snap.valid.all()
+        and (near[:, 0] == np.arange(5)).all()
+    )
     assert (np.sort(near, 1) == np.sort((np.arange(5)[:, None] + np.arange(3)) % 5, 1)).all()
     R = Ring().R.value * np.roll(np.eye(5), 1, 1)
     J = np.diag(1 - np.tanh(1 + R.sum(0)) ** 2) @ R.T
     [found] = executor.solve_h2w_h2h_jacobian(jnp.ones(5))[4]
     np.testing.assert_allclose(found, J[near[:, :, None], near[:, None, :]], atol=1e-12)
-    with pytest.raises(braintrace.NotSupportedError, match='45 elements .* snap_max_jacobian_elements=44'):
+    with pytest.raises(
+        braintrace.NotSupportedError, match='45 elements .* snap_max_jacobian_elements=44'
+    ):
         with_neighbours(executor.graph.found, [group], 3, 44)
     [alone] = with_neighbours(executor.graph.found, [group], 1, 5)
     assert alone.snap.neighbours.shape == (5, 1)
@@ -239,13 +330,20 @@ def test_neighbourhoods():
 def test_bad_arguments():
     cell = bs.nn.init_all_states(bs.nn.GRUCell(3, 4))
     graph = lambda **kw: braintrace.compile_etrace_graph(cell, jnp.ones(3), **kw)
-    for error, kw, message in [(TypeError, dict(sparse_n=True), 'sparse_n'), (ValueError, dict(sparse_n=0), 'sparse_n'),
-                               (braintrace.NotSupportedError, dict(sparse_n=2), 'include_recurrent_mixing'), (ValueError, dict(trace='some'), 'trace'),
-                               (TypeError, dict(control_flow='convert'), 'control_flow')]:
+    for error, kw, message in [
+        (TypeError, dict(sparse_n=True), 'sparse_n'),
+        (ValueError, dict(sparse_n=0), 'sparse_n'),
+        (braintrace.NotSupportedError, dict(sparse_n=2), 'include_recurrent_mixing'),
+        (ValueError, dict(trace='some'), 'trace'),
+        (TypeError, dict(control_flow='convert'), 'control_flow'),
+    ]:
         with pytest.raises(error, match=message):
             graph(**kw)
-    for model, error, message in [(bs.nn.GRUCell(3, 4), braintrace.CompilationError, 'init_all_states'), (len, TypeError, 'brainstate.nn.Module'),
-                                  (bs.nn.Linear(3, 4), braintrace.CompilationError, 'no hidden')]:
+    for model, error, message in [
+        (bs.nn.GRUCell(3, 4), braintrace.CompilationError, 'init_all_states'),
+        (len, TypeError, 'brainstate.nn.Module'),
+        (bs.nn.Linear(3, 4), braintrace.CompilationError, 'no hidden'),
+    ]:
         with pytest.raises(error, match=message):
             braintrace.compile_etrace_graph(model, jnp.ones(3))
     with pytest.raises(ValueError, match='include_hidden_perturb'):
@@ -253,5 +351,7 @@ def test_bad_arguments():
 
 
 def test_warnings_are_raised():
-    with pytest.warns(UserWarning, match='Wrz.weight.weight also reaches group 0 through `dot_general`'):
+    with pytest.warns(
+        UserWarning, match='Wrz.weight.weight also reaches group 0 through `dot_general`'
+    ):
         braintrace.compile_etrace_graph(bs.nn.init_all_states(bs.nn.GRUCell(3, 4)), jnp.ones(3))

@@ -27,13 +27,33 @@ def test_every_public_name_has_an_entry():
 def test_every_public_member_has_a_docstring():
     for name in braintrace.__all__:
         cls = getattr(braintrace, name)
-        own = [k for c in getattr(cls, '__mro__', [])[:-1] if c.__module__.startswith('braintrace') for k in vars(c) if k[0] != '_']
-        bare = [k for k in own if (callable(getattr(cls, k)) or isinstance(getattr(cls, k), property)) and not getattr(cls, k).__doc__]
+        own = [
+            k
+            for c in getattr(cls, '__mro__', [])[:-1]
+            if c.__module__.startswith('braintrace')
+            for k in vars(c)
+            if k[0] != '_'
+        ]
+        bare = [
+            k
+            for k in own
+            if (callable(getattr(cls, k)) or isinstance(getattr(cls, k), property))
+            and not getattr(cls, k).__doc__
+        ]
         assert cls.__doc__ and not bare, f'{name}: {bare}'
 
 
 def test_every_page_is_in_a_toctree():
     for index in DOCS.rglob('index.md'):
-        listed = set(re.findall(r'^[\w/]+$', ''.join(re.findall(r'```\{toctree\}(.*?)```', index.read_text(), re.S)), re.M))
-        there = {str(p.relative_to(index.parent).with_suffix('')) for p in [*index.parent.glob('*.md'), *index.parent.glob('*/index.md')]} - {'index'}
+        listed = set(
+            re.findall(
+                r'^[\w/]+$',
+                ''.join(re.findall(r'```\{toctree\}(.*?)```', index.read_text(), re.S)),
+                re.M,
+            )
+        )
+        there = {
+            str(p.relative_to(index.parent).with_suffix(''))
+            for p in [*index.parent.glob('*.md'), *index.parent.glob('*/index.md')]
+        } - {'index'}
         assert listed == there, index

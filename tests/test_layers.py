@@ -12,10 +12,12 @@ from jax.experimental.sparse import BCOO, BCSR
 import braintrace
 from braintrace import legacy, nn
 
-pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')  # what the compiler tells about a model is tested elsewhere
+pytestmark = pytest.mark.filterwarnings(
+    'ignore::UserWarning'
+)  # what the compiler tells about a model is tested elsewhere
 T, B = 4, 2
 rng = np.random.RandomState(0)
-MASK = rng.rand(3, 2) < .7
+MASK = rng.rand(3, 2) < 0.7
 DENSE = rng.randn(3, 2) * MASK
 normal = lambda shape: jnp.asarray(rng.randn(*shape))
 
@@ -31,7 +33,7 @@ class Leaky(bs.nn.Module):
         self.h = bs.HiddenState(jnp.zeros_like(self.layer(self.example)))
 
     def update(self, x):
-        self.h.value = .7 * self.h.value + self.layer(x)
+        self.h.value = 0.7 * self.h.value + self.layer(x)
         return jnp.sin(self.h.value)
 
 
@@ -43,7 +45,9 @@ class Old(bs.nn.Module):
         self.p = param
 
     def update(self, x):
-        return x * self.p.execute() if isinstance(self.p, legacy.ElemWiseParam) else self.p.execute(x)
+        return (
+            x * self.p.execute() if isinstance(self.p, legacy.ElemWiseParam) else self.p.execute(x)
+        )
 
 
 INDICES = np.array([[[0, 3], [3, 1]], [[2, 2], [0, 1]], [[1, 1], [3, 3]], [[0, 2], [1, 3]]])
@@ -51,16 +55,33 @@ LAYERS = {  # the layer, and the shape of one input or the inputs; the state is 
     'Linear': (lambda: nn.Linear((2, 3), (2, 2)), (2, 3)),
     'Linear mask': (lambda: nn.Linear(3, 2, w_mask=MASK), (3,)),
     'GroupedLinear': (lambda: nn.GroupedLinear(2, 3, 2), (2, 3)),
-    'SignedWLinear': (lambda: nn.SignedWLinear(3, 2, w_sign=2. * MASK - 1), (3,)),
+    'SignedWLinear': (lambda: nn.SignedWLinear(3, 2, w_sign=2.0 * MASK - 1), (3,)),
     'ScaledWSLinear': (lambda: nn.ScaledWSLinear(3, 2, w_mask=MASK), (3,)),
-    'SparseLinear': (lambda: nn.SparseLinear(brainevent.CSR.fromdense(jnp.asarray(DENSE)), b_init=normal), (3,)),
-    'SparseLinear saiunit': (lambda: nn.SparseLinear(u.sparse.CSR.fromdense(jnp.asarray(DENSE))), (3,)),
+    'SparseLinear': (
+        lambda: nn.SparseLinear(brainevent.CSR.fromdense(jnp.asarray(DENSE)), b_init=normal),
+        (3,),
+    ),
+    'SparseLinear saiunit': (
+        lambda: nn.SparseLinear(u.sparse.CSR.fromdense(jnp.asarray(DENSE))),
+        (3,),
+    ),
     'LoRA': (lambda: nn.LoRA(3, 1, 2, base_module=nn.Linear(3, 2)), (3,)),
     'Embedding': (lambda: nn.Embedding(4, 3), INDICES[:, 0]),
-    'Embedding all': (lambda: nn.Embedding(4, (1, 3), padding_idx=0, max_norm=.5, norm_type=1., scale_grad_by_freq=True), INDICES),
+    'Embedding all': (
+        lambda: nn.Embedding(
+            4, (1, 3), padding_idx=0, max_norm=0.5, norm_type=1.0, scale_grad_by_freq=True
+        ),
+        INDICES,
+    ),
     'Conv1d': (lambda: nn.Conv1d((4, 2), 2, 3, stride=2, b_init=normal), (4, 2)),
-    'Conv1d channel first': (lambda: nn.Conv1d((2, 3), 2, 2, rhs_dilation=2, b_init=normal, channel_first=True), (2, 3)),
-    'Conv2d': (lambda: nn.Conv2d((3, 2, 2), 2, (2, 1), groups=2, w_mask=rng.rand(2, 1, 1, 2) < .7), (3, 2, 2)),
+    'Conv1d channel first': (
+        lambda: nn.Conv1d((2, 3), 2, 2, rhs_dilation=2, b_init=normal, channel_first=True),
+        (2, 3),
+    ),
+    'Conv2d': (
+        lambda: nn.Conv2d((3, 2, 2), 2, (2, 1), groups=2, w_mask=rng.rand(2, 1, 1, 2) < 0.7),
+        (3, 2, 2),
+    ),
     'Conv3d': (lambda: nn.Conv3d((2, 2, 1, 1), 2, 2, lhs_dilation=2, padding=1), (2, 2, 1, 1)),
     'LayerNorm': (lambda: nn.LayerNorm(3), (3,)),
     'RMSNorm': (lambda: nn.RMSNorm(3), (3,)),
@@ -70,19 +91,34 @@ LAYERS = {  # the layer, and the shape of one input or the inputs; the state is 
     'BatchNorm2d': (lambda: nn.BatchNorm2d((2, 1, 2)), (2, 1, 2)),
     'BatchNorm3d': (lambda: nn.BatchNorm3d((2, 1, 1, 2)), (2, 1, 1, 2)),
     'Stack': (lambda: nn.Stack(nn.Linear(3, 2, w_mask=MASK), jnp.tanh), (3,)),
-    'MatMulOp': (lambda: Old(legacy.ETraceParam({'weight': normal((3, 2)), 'bias': normal((2,))}, legacy.MatMulOp(1. * MASK, jnp.square))), (3,)),
+    'MatMulOp': (
+        lambda: Old(
+            legacy.ETraceParam(
+                {'weight': normal((3, 2)), 'bias': normal((2,))},
+                legacy.MatMulOp(1.0 * MASK, jnp.square),
+            )
+        ),
+        (3,),
+    ),
     'ElemWiseParam': (lambda: Old(legacy.ElemWiseParam(normal((3,)), jnp.exp)), (3,)),
 }
 CELLS = {  # these are recurrent themselves
     'LRUCell': (lambda: nn.LRUCell(2, 3), (2,)),
-    'LeakyRateReadout': (lambda: nn.LeakyRateReadout(3, 2, tau=2. * u.ms), (3,)),
-    'LeakySpikeReadout': (lambda: nn.LeakySpikeReadout(3, 2, tau=2. * u.ms), (3,)),
-    'LeakySpikeReadout hard': (lambda: nn.LeakySpikeReadout(3, 2, tau=2. * u.ms, spk_reset='hard'), (3,)),
+    'LeakyRateReadout': (lambda: nn.LeakyRateReadout(3, 2, tau=2.0 * u.ms), (3,)),
+    'LeakySpikeReadout': (lambda: nn.LeakySpikeReadout(3, 2, tau=2.0 * u.ms), (3,)),
+    'LeakySpikeReadout hard': (
+        lambda: nn.LeakySpikeReadout(3, 2, tau=2.0 * u.ms, spk_reset='hard'),
+        (3,),
+    ),
     'stack': (lambda: nn.stack(nn.GRUCell(2, 2), nn.Linear(2, 2)), (2,)),
     'ValinaRNNCell': (lambda: nn.ValinaRNNCell(2, 3, activation='tanh'), (2,)),
     'MinimalRNNCell phi': (lambda: nn.MinimalRNNCell(2, 2, phi=jnp.tanh), (2,)),
-    **{name: (lambda name=name: getattr(nn, name)(2, 3), (2,)) for name in (
-        'GRUCell CFNCell MGUCell LSTMCell URLSTMCell MinimalRNNCell MiniGRU MiniLSTM FusedGRUCell FusedLSTMCell'.split())},
+    **{
+        name: (lambda name=name: getattr(nn, name)(2, 3), (2,))
+        for name in (
+            'GRUCell CFNCell MGUCell LSTMCell URLSTMCell MinimalRNNCell MiniGRU MiniLSTM FusedGRUCell FusedLSTMCell'.split()
+        )
+    },
 }
 POSITIONWISE = ['LRUCell', 'LeakyRateReadout', 'LeakySpikeReadout', 'LeakySpikeReadout hard']
 FULL = ['SparseLinear', 'LoRA', 'Embedding all', 'Conv2d']  # RTRL too, for some of the ops
@@ -97,19 +133,31 @@ def model_of(name):
     return model, xs
 
 
-@pytest.mark.parametrize('rule, name', [('rtrl', name) for name in [*FULL, *CELLS] if name not in POSITIONWISE]
-                         + [('d_rtrl', name) for name in [*LAYERS, *POSITIONWISE]])
+@pytest.mark.parametrize(
+    'rule, name',
+    [('rtrl', name) for name in [*FULL, *CELLS] if name not in POSITIONWISE]
+    + [('d_rtrl', name) for name in [*LAYERS, *POSITIONWISE]],
+)
 def test_gradient(rule, name):
     bs.random.seed(1)
-    with bs.environ.context(dt=1. * u.ms, fit=True):
+    with bs.environ.context(dt=1.0 * u.ms, fit=True):
         model, xs = model_of(name)
         learner = braintrace.compile(model, rule, xs[0], batch_size=B)
         start = {p: s.value for p, s in model.states().items()}
-        loss = lambda f: lambda x: sum(jnp.sum(jnp.cos(jnp.arange(a.size)).reshape(a.shape) * a) for a in jax.tree.leaves(f(x)))
+        loss = lambda f: (
+            lambda x: sum(
+                jnp.sum(jnp.cos(jnp.arange(a.size)).reshape(a.shape) * a)
+                for a in jax.tree.leaves(f(x))
+            )
+        )
         found = learner.etrace_grad(xs, step_fn=loss(learner), window=2, reduction='sum')
         for p, s in model.states().items():
             s.value = start[p]
-        expected = bs.transform.jit(bs.transform.grad(lambda: bs.transform.for_loop(loss(model), xs).sum(), learner.param_states))()
+        expected = bs.transform.jit(
+            bs.transform.grad(
+                lambda: bs.transform.for_loop(loss(model), xs).sum(), learner.param_states
+            )
+        )()
     assert found.keys() == expected.keys() and len(found) > 0
     for a, b in zip(jax.tree.leaves(dict(found)), jax.tree.leaves(dict(expected)), strict=True):
         assert np.abs(b).max() > 1e-4
@@ -128,21 +176,40 @@ def test_fused_cells():
     for x in rng.randn(3, 2):
         np.testing.assert_allclose(plain(x), fused(x), atol=1e-12)
     gru = bs.nn.init_all_states(nn.FusedGRUCell(2, 3, state_init=normal))
-    h, (wx, wh), x = gru.h.value, (p.weight.value['weight'] for p in (gru.W_x, gru.W_h)), rng.randn(2)
-    z, r = (jax.nn.sigmoid(x @ wx[:, k:k + 3] + h @ wh[:, k:k + 3]) for k in (0, 3))
-    np.testing.assert_allclose(gru(x), (1 - z) * h + z * jnp.tanh(x @ wx[:, 6:] + r * (h @ wh[:, 6:])), atol=1e-12)
+    h, (wx, wh), x = (
+        gru.h.value,
+        (p.weight.value['weight'] for p in (gru.W_x, gru.W_h)),
+        rng.randn(2),
+    )
+    z, r = (jax.nn.sigmoid(x @ wx[:, k : k + 3] + h @ wh[:, k : k + 3]) for k in (0, 3))
+    np.testing.assert_allclose(
+        gru(x), (1 - z) * h + z * jnp.tanh(x @ wx[:, 6:] + r * (h @ wh[:, 6:])), atol=1e-12
+    )
 
 
 def test_embedding_options():
     i = jnp.array([0, 1, 2, 0])
-    gradient = lambda e: bs.transform.grad(lambda: (e(i) * jnp.arange(1., 5.)[:, None]).sum(), e.weight)()
-    e = nn.Embedding(4, 2, embedding_init=lambda s: jnp.ones(s), padding_idx=1, max_norm=1., scale_grad_by_freq=True)
+    gradient = lambda e: bs.transform.grad(
+        lambda: (e(i) * jnp.arange(1.0, 5.0)[:, None]).sum(), e.weight
+    )()
+    e = nn.Embedding(
+        4,
+        2,
+        embedding_init=lambda s: jnp.ones(s),
+        padding_idx=1,
+        max_norm=1.0,
+        scale_grad_by_freq=True,
+    )
     np.testing.assert_allclose(gradient(e)[:, 0], [2.5, 0, 3, 0])
     np.testing.assert_allclose(jnp.linalg.norm(e(i), axis=-1), [1, 0, 1, 1])
-    assert (np.abs(gradient(nn.Embedding(4, 2, freeze=True))) == 0).all() and gradient(nn.Embedding(4, 2))[:, 0].tolist() == [5, 2, 3, 0]
+    assert (np.abs(gradient(nn.Embedding(4, 2, freeze=True))) == 0).all() and gradient(
+        nn.Embedding(4, 2)
+    )[:, 0].tolist() == [5, 2, 3, 0]
 
 
-@pytest.mark.parametrize('cls', [BCOO, BCSR, u.sparse.CSR, u.sparse.COO, u.sparse.CSC, brainevent.CSR, brainevent.CSC])
+@pytest.mark.parametrize(
+    'cls', [BCOO, BCSR, u.sparse.CSR, u.sparse.COO, u.sparse.CSC, brainevent.CSR, brainevent.CSC]
+)
 @pytest.mark.parametrize('lead', [(), (2,), (2, 2)])
 def test_sparse_formats(cls, lead):
     m, x = cls.fromdense(jnp.asarray(DENSE)), rng.randn(*lead, 3)
@@ -156,15 +223,27 @@ def test_sparse_formats(cls, lead):
 def test_operators(lead):
     x, w, mv, ms = rng.randn(*lead, 2, 3), rng.randn(2, 3, 4), u.mV, u.mS
     same = lambda a, b: np.testing.assert_allclose(u.get_magnitude(a), b, atol=1e-12)
-    same(braintrace.matmul(x * mv, w[0] * ms, 5e-3 * u.mA, weight_fn=jnp.sin).to_decimal(u.uA), x @ np.sin(w[0]) + 5)
-    same(braintrace.grouped_matmul(x, w, w[:, 0], bias_fn=jnp.exp), np.einsum('...gk,gkn->...gn', x, w) + np.exp(w[:, 0]))
-    same(braintrace.lora_matmul(x * mv, w[0] * ms, w[0].T, alpha=2., b_fn=jnp.sin).to_decimal(u.uA), 2 * x @ np.sin(w[0]) @ w[0].T)
+    same(
+        braintrace.matmul(x * mv, w[0] * ms, 5e-3 * u.mA, weight_fn=jnp.sin).to_decimal(u.uA),
+        x @ np.sin(w[0]) + 5,
+    )
+    same(
+        braintrace.grouped_matmul(x, w, w[:, 0], bias_fn=jnp.exp),
+        np.einsum('...gk,gkn->...gn', x, w) + np.exp(w[:, 0]),
+    )
+    same(
+        braintrace.lora_matmul(x * mv, w[0] * ms, w[0].T, alpha=2.0, b_fn=jnp.sin).to_decimal(u.uA),
+        2 * x @ np.sin(w[0]) @ w[0].T,
+    )
     same(braintrace.element_wise(w * mv, weight_fn=jnp.abs).to_decimal(mv), np.abs(w))
     same(braintrace.einsum('...gk,gkn->...gn', x, w), np.einsum('...gk,gkn->...gn', x, w))
     indices = rng.randint(3, size=lead)
     same(braintrace.embedding(indices, w[0] * mv).to_decimal(mv), w[0][indices])
     kernel = rng.randn(5, 2, 1)  # of width one: a product over the channels
-    same(braintrace.conv(x * mv, kernel, np.arange(5.) * mv), np.einsum('...ck,oc->...ok', x, kernel[..., 0]) + np.arange(5)[:, None])
+    same(
+        braintrace.conv(x * mv, kernel, np.arange(5.0) * mv),
+        np.einsum('...ck,oc->...ok', x, kernel[..., 0]) + np.arange(5)[:, None],
+    )
 
 
 def test_marked_weights_only():
@@ -178,31 +257,60 @@ def test_marked_weights_only():
             self.h = bs.HiddenState(jnp.zeros((batch_size, 2)))
 
         def update(self, x):
-            self.h.value = .7 * self.h.value + self.a(x) + self.b(x) + self.c.execute(x)
+            self.h.value = 0.7 * self.h.value + self.a(x) + self.b(x) + self.c.execute(x)
             return self.h.value
 
     xs = rng.randn(T, B, 3)
     for trace, exact in ('all', 'ab'), ('marked', 'a'):
         learner = braintrace.compile(Net(), 'd_rtrl', xs[0], batch_size=B, trace=trace, seed=0)
-        found = learner.etrace_grad(xs, step_fn=lambda x, f=learner: f(x).sum(), window=1, reduction='sum')
+        found = learner.etrace_grad(
+            xs, step_fn=lambda x, f=learner: f(x).sum(), window=1, reduction='sum'
+        )
         weight = {p[0]: g['weight'] for p, g in found.items()}
         assert all((np.abs(weight[k] - weight['a']).max() < 1e-12) == (k in exact) for k in 'abc')
-        np.testing.assert_allclose(weight['c'], np.tile(xs.sum((0, 1))[:, None], 2))  # the same step's gradient
+        np.testing.assert_allclose(
+            weight['c'], np.tile(xs.sum((0, 1))[:, None], 2)
+        )  # the same step's gradient
 
 
 def test_old_and_borrowed_names():
-    x, w, m = rng.randn(2, 3), {'weight': normal((3, 2)), 'bias': normal((2,))}, brainevent.CSR.fromdense(jnp.asarray(DENSE))
+    x, w, m = (
+        rng.randn(2, 3),
+        {'weight': normal((3, 2)), 'bias': normal((2,))},
+        brainevent.CSR.fromdense(jnp.asarray(DENSE)),
+    )
     same = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12)
-    same(legacy.MatMulOp(1. * MASK, jnp.exp, True)(x, w), x @ (np.exp(w['weight']) * MASK) + w['bias'])
-    same(legacy.SpMatMulOp(m, jnp.exp)(x, {'weight': jnp.log(2 * jnp.ones(m.data.shape))}), 2 * x @ MASK)
-    same(legacy.LoraOp(2.)(x, {'B': x.T, 'A': x, 'bias': 1.}), 2 * x @ x.T @ x + 1)
-    op = legacy.ConvOp(None, (1,), 'SAME', dimension_numbers=('NWC', 'WIO', 'NWC'), weight_mask=2 * jnp.ones(()), weight_fn=jnp.square)
+    same(
+        legacy.MatMulOp(1.0 * MASK, jnp.exp, True)(x, w),
+        x @ (np.exp(w['weight']) * MASK) + w['bias'],
+    )
+    same(
+        legacy.SpMatMulOp(m, jnp.exp)(x, {'weight': jnp.log(2 * jnp.ones(m.data.shape))}),
+        2 * x @ MASK,
+    )
+    same(legacy.LoraOp(2.0)(x, {'B': x.T, 'A': x, 'bias': 1.0}), 2 * x @ x.T @ x + 1)
+    op = legacy.ConvOp(
+        None,
+        (1,),
+        'SAME',
+        dimension_numbers=('NWC', 'WIO', 'NWC'),
+        weight_mask=2 * jnp.ones(()),
+        weight_fn=jnp.square,
+    )
     same(op(x, {'weight': w['weight'][None]}), 4 * x @ w['weight'] ** 2)
     same(legacy.FakeETraceParam(w, legacy.MatMulOp()).execute(x), x @ w['weight'] + w['bias'])
     same(legacy.FakeElemWiseParam(x, jnp.exp).execute(), np.exp(x))
     same(legacy.MatMulOp().xy_to_dw(x, x[:, :2], w)['weight'], x.T @ x[:, :2])
-    assert not any(isinstance(p, bs.State) for p in (legacy.FakeETraceParam(w, None), legacy.FakeElemWiseParam(w)))
-    for module, name in [(braintrace, 'ETraceParam'), (braintrace, 'ETraceState'), (nn, 'ReLU'), (nn, 'LIF')]:
+    assert not any(
+        isinstance(p, bs.State)
+        for p in (legacy.FakeETraceParam(w, None), legacy.FakeElemWiseParam(w))
+    )
+    for module, name in [
+        (braintrace, 'ETraceParam'),
+        (braintrace, 'ETraceState'),
+        (nn, 'ReLU'),
+        (nn, 'LIF'),
+    ]:
         assert name in dir(module)
         with pytest.warns(DeprecationWarning, match=name):
             assert getattr(module, name) is not None
@@ -214,48 +322,95 @@ def test_old_and_borrowed_names():
 ONE, TWO = jnp.ones(3), jnp.ones((3, 2))
 
 
-@pytest.mark.parametrize('error, message, call', [
-    (ValueError, '`x`.* and `weight`.*got shapes', lambda: braintrace.matmul(jnp.ones(4), TWO)),
-    (TypeError, '`weight` must be an array, got NoneType', lambda: braintrace.matmul(ONE, None)),
-    (TypeError, '`weight_fn` must be a function', lambda: braintrace.matmul(ONE, TWO, weight_fn=3)),
-    (ValueError, '`bias` of shape', lambda: braintrace.matmul(ONE, TWO, ONE)),
-    (u.UnitMismatchError, '`bias` has unit mV', lambda: braintrace.matmul(ONE, TWO, jnp.ones(2) * u.mV)),
-    (ValueError, 'G, K', lambda: braintrace.grouped_matmul(ONE, TWO)),
-    (TypeError, '`indices` must be integers', lambda: braintrace.embedding(ONE, TWO)),
-    (ValueError, 'a table', lambda: braintrace.embedding(0, ONE)),
-    (ValueError, 'two operands', lambda: braintrace.einsum('bi,io', TWO, TWO)),
-    (ValueError, 'does not fit shapes', lambda: braintrace.einsum('bi,io->bo', TWO, TWO)),
-    (ValueError, 'equal channels', lambda: braintrace.conv(TWO, jnp.ones((1, 2, 1)))),
-    (ValueError, '`strides`', lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), strides=(1, 1))),
-    (ValueError, '`padding`', lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), padding='FULL')),
-    (TypeError, '`sparse_mat` must be', lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=TWO)),
-    (ValueError, '`weight` must be like', lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=brainevent.CSR.fromdense(TWO))),
-    (ValueError, '`B`.* and `A`', lambda: braintrace.lora_matmul(ONE, TWO, TWO)),
-    (ValueError, "`Linear`: `in_size` must be a positive integer", lambda: nn.Linear('3', 2)),
-    (ValueError, 'all axes but the last', lambda: nn.Linear((2, 3), (3, 2))),
-    (ValueError, '`num_groups`', lambda: nn.GroupedLinear(0, 3, 2)),
-    (ValueError, '`w_sign` must have', lambda: nn.SignedWLinear(3, 2, w_sign=ONE)),
-    (TypeError, '`spar_mat`', lambda: nn.SparseLinear(TWO)),
-    (ValueError, '`base_module`', lambda: nn.LoRA(3, 1, 2, base_module=3)),
-    (ValueError, 'padding_idx', lambda: nn.Embedding(3, 2, padding_idx=3)),
-    (ValueError, '`norm_type`', lambda: nn.Embedding(3, 2, norm_type=0)),
-    (ValueError, '`kernel_size` must have one entry', lambda: nn.Conv2d((3, 3, 1), 2, (3, 3, 3))),
-    (ValueError, '`stride` must be a positive', lambda: nn.Conv1d((3, 1), 2, 3, stride=0)),
-    (ValueError, '`Conv1d`: the input must end in', lambda: nn.Conv1d((3, 1), 2, 3)(TWO)),
-    (ValueError, '`LayerNorm`: the input must end in', lambda: nn.LayerNorm(4)(ONE)),
-    (ValueError, '`activation` must be', lambda: nn.GRUCell(2, 3, activation='tan')),
-    (TypeError, '`phi` must be', lambda: nn.MinimalRNNCell(2, 3, phi=3)),
-    (ValueError, 'Make the states', lambda: bs.nn.init_all_states(nn.GRUCell(3, 2), batch_size=2)(ONE)),
-    (ValueError, 'must be like the state', lambda: bs.nn.init_all_states(nn.MinimalRNNCell(3, 2), batch_size=2)(ONE)),
-    (ValueError, 'r_min < r_max', lambda: nn.LRUCell(2, 3, r_min=1.)),
-    (ValueError, '`spk_reset`', lambda: nn.LeakySpikeReadout(2, 3, spk_reset='none')),
-    (TypeError, 'layer 1 must be', lambda: nn.stack(jnp.tanh, 3)),
-    (TypeError, '`op` must be an ETraceOp', lambda: legacy.ETraceParam(TWO, jnp.dot)),
-    (TypeError, 'must be a dict', lambda: legacy.MatMulOp()(ONE, TWO)),
-    (ValueError, "must contain 'weight'", lambda: legacy.MatMulOp()(ONE, {'w': TWO})),
-    (TypeError, '`weight_mask`', lambda: legacy.MatMulOp(3)),
-    (ValueError, "'half' is not a valid", lambda: legacy.ETraceParam({'weight': TWO}, legacy.MatMulOp(), 'half')),
-])
+@pytest.mark.parametrize(
+    'error, message, call',
+    [
+        (ValueError, '`x`.* and `weight`.*got shapes', lambda: braintrace.matmul(jnp.ones(4), TWO)),
+        (
+            TypeError,
+            '`weight` must be an array, got NoneType',
+            lambda: braintrace.matmul(ONE, None),
+        ),
+        (
+            TypeError,
+            '`weight_fn` must be a function',
+            lambda: braintrace.matmul(ONE, TWO, weight_fn=3),
+        ),
+        (ValueError, '`bias` of shape', lambda: braintrace.matmul(ONE, TWO, ONE)),
+        (
+            u.UnitMismatchError,
+            '`bias` has unit mV',
+            lambda: braintrace.matmul(ONE, TWO, jnp.ones(2) * u.mV),
+        ),
+        (ValueError, 'G, K', lambda: braintrace.grouped_matmul(ONE, TWO)),
+        (TypeError, '`indices` must be integers', lambda: braintrace.embedding(ONE, TWO)),
+        (ValueError, 'a table', lambda: braintrace.embedding(0, ONE)),
+        (ValueError, 'two operands', lambda: braintrace.einsum('bi,io', TWO, TWO)),
+        (ValueError, 'does not fit shapes', lambda: braintrace.einsum('bi,io->bo', TWO, TWO)),
+        (ValueError, 'equal channels', lambda: braintrace.conv(TWO, jnp.ones((1, 2, 1)))),
+        (
+            ValueError,
+            '`strides`',
+            lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), strides=(1, 1)),
+        ),
+        (
+            ValueError,
+            '`padding`',
+            lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), padding='FULL'),
+        ),
+        (
+            TypeError,
+            '`sparse_mat` must be',
+            lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=TWO),
+        ),
+        (
+            ValueError,
+            '`weight` must be like',
+            lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=brainevent.CSR.fromdense(TWO)),
+        ),
+        (ValueError, '`B`.* and `A`', lambda: braintrace.lora_matmul(ONE, TWO, TWO)),
+        (ValueError, '`Linear`: `in_size` must be a positive integer', lambda: nn.Linear('3', 2)),
+        (ValueError, 'all axes but the last', lambda: nn.Linear((2, 3), (3, 2))),
+        (ValueError, '`num_groups`', lambda: nn.GroupedLinear(0, 3, 2)),
+        (ValueError, '`w_sign` must have', lambda: nn.SignedWLinear(3, 2, w_sign=ONE)),
+        (TypeError, '`spar_mat`', lambda: nn.SparseLinear(TWO)),
+        (ValueError, '`base_module`', lambda: nn.LoRA(3, 1, 2, base_module=3)),
+        (ValueError, 'padding_idx', lambda: nn.Embedding(3, 2, padding_idx=3)),
+        (ValueError, '`norm_type`', lambda: nn.Embedding(3, 2, norm_type=0)),
+        (
+            ValueError,
+            '`kernel_size` must have one entry',
+            lambda: nn.Conv2d((3, 3, 1), 2, (3, 3, 3)),
+        ),
+        (ValueError, '`stride` must be a positive', lambda: nn.Conv1d((3, 1), 2, 3, stride=0)),
+        (ValueError, '`Conv1d`: the input must end in', lambda: nn.Conv1d((3, 1), 2, 3)(TWO)),
+        (ValueError, '`LayerNorm`: the input must end in', lambda: nn.LayerNorm(4)(ONE)),
+        (ValueError, '`activation` must be', lambda: nn.GRUCell(2, 3, activation='tan')),
+        (TypeError, '`phi` must be', lambda: nn.MinimalRNNCell(2, 3, phi=3)),
+        (
+            ValueError,
+            'Make the states',
+            lambda: bs.nn.init_all_states(nn.GRUCell(3, 2), batch_size=2)(ONE),
+        ),
+        (
+            ValueError,
+            'must be like the state',
+            lambda: bs.nn.init_all_states(nn.MinimalRNNCell(3, 2), batch_size=2)(ONE),
+        ),
+        (ValueError, 'r_min < r_max', lambda: nn.LRUCell(2, 3, r_min=1.0)),
+        (ValueError, '`spk_reset`', lambda: nn.LeakySpikeReadout(2, 3, spk_reset='none')),
+        (TypeError, 'layer 1 must be', lambda: nn.stack(jnp.tanh, 3)),
+        (TypeError, '`op` must be an ETraceOp', lambda: legacy.ETraceParam(TWO, jnp.dot)),
+        (TypeError, 'must be a dict', lambda: legacy.MatMulOp()(ONE, TWO)),
+        (ValueError, "must contain 'weight'", lambda: legacy.MatMulOp()(ONE, {'w': TWO})),
+        (TypeError, '`weight_mask`', lambda: legacy.MatMulOp(3)),
+        (
+            ValueError,
+            "'half' is not a valid",
+            lambda: legacy.ETraceParam({'weight': TWO}, legacy.MatMulOp(), 'half'),
+        ),
+    ],
+)
 def test_errors(error, message, call):
-    with bs.environ.context(dt=1. * u.ms), pytest.raises(error, match=message):
+    with bs.environ.context(dt=1.0 * u.ms), pytest.raises(error, match=message):
         call()

@@ -9,7 +9,9 @@ import saiunit as u
 
 import braintrace
 
-pytestmark = pytest.mark.filterwarnings('ignore::UserWarning')  # what the compiler tells about a GRU is tested elsewhere
+pytestmark = pytest.mark.filterwarnings(
+    'ignore::UserWarning'
+)  # what the compiler tells about a GRU is tested elsewhere
 T, B = 6, 2
 rng = np.random.RandomState(0)
 X, Y = rng.randn(T, B, 3), rng.randn(T, B, 2)
@@ -31,7 +33,7 @@ class Net(bs.nn.Module):
     def update(self, x):
         if self.kind == 'gru':
             return self.out(self.rnn(x))
-        self.V.value = .8 * self.V.value + self.rnn(x) * u.mV + .1 * self.memory.value * u.mV
+        self.V.value = 0.8 * self.V.value + self.rnn(x) * u.mV + 0.1 * self.memory.value * u.mV
         if self.kind == 'short-term':
             self.memory.value = jnp.tanh(self.V.value.to_decimal(u.mV))
         return self.out(self.V.value.to_decimal(u.mV))
@@ -43,14 +45,19 @@ def learner_of(rule='d_rtrl', kind='gru', **options):
 
 
 def restart(learner):
-    bs.nn.reset_all_states(learner.model4compile, batch_size=B) if learner.model4compile.kind == 'gru' else learner.model4compile.init_state(B)
+    bs.nn.reset_all_states(
+        learner.model4compile, batch_size=B
+    ) if learner.model4compile.kind == 'gru' else learner.model4compile.init_state(B)
     learner.reset_state()
 
 
 def bptt(learner):
     model = learner.model4compile
     restart(learner)
-    return bs.transform.grad(lambda: bs.transform.for_loop(lambda x, y: ((model(x) - y) ** 2).mean(), X, Y).mean(), learner.param_states)()
+    return bs.transform.grad(
+        lambda: bs.transform.for_loop(lambda x, y: ((model(x) - y) ** 2).mean(), X, Y).mean(),
+        learner.param_states,
+    )()
 
 
 def assert_same(a, b, tolerance=1e-10):
@@ -69,14 +76,20 @@ def test_however_it_is_driven():
         assert_same(learner.etrace_grad(X, Y, step_fn=step, window=window), whole)
         assert all(np.allclose(traces[k], s.value) for k, s in learner.etrace.items())
     restart(learner)
-    halves = [learner.etrace_grad(X[a], Y[a], step_fn=step, reduction='sum') for a in (slice(0, 2), slice(2, None))]
+    halves = [
+        learner.etrace_grad(X[a], Y[a], step_fn=step, reduction='sum')
+        for a in (slice(0, 2), slice(2, None))
+    ]
     assert_same(jax.tree.map(lambda a, b: (a + b) / T, *halves), whole)
     weights = learner.param_states
     restart(learner)
     by_hand = [bs.transform.grad(lambda t=t: step(X[t], Y[t]) / T, weights)() for t in range(T)]
     assert_same(jax.tree.map(lambda *g: sum(g), *by_hand), whole)
     assert all(np.allclose(traces[k], s.value) for k, s in learner.etrace.items())
-    for loop in (lambda: bs.transform.for_loop(step, X, Y).mean(), lambda: bs.transform.scan(lambda c, xy: (c, step(*xy)), 0., (X, Y))[1].mean()):
+    for loop in (
+        lambda: bs.transform.for_loop(step, X, Y).mean(),
+        lambda: bs.transform.scan(lambda c, xy: (c, step(*xy)), 0.0, (X, Y))[1].mean(),
+    ):
         restart(learner)
         assert_same(bs.transform.grad(loop, weights)(), whole)
     restart(learner)
@@ -92,7 +105,14 @@ def test_however_it_is_driven():
 def test_windows_as_calls():
     learner, step = learner_of('d_rtrl', vjp_method='multi-step')
     chunk = lambda x, y: ((learner(braintrace.MultiStepData(x)) - y) ** 2).mean((1, 2))
-    by_chunk, losses, aux = learner.etrace_grad(X, Y, step_fn=lambda x, y: (chunk(x, y), x.sum()), chunk_size=3, has_aux=True, return_value=True)
+    by_chunk, losses, aux = learner.etrace_grad(
+        X,
+        Y,
+        step_fn=lambda x, y: (chunk(x, y), x.sum()),
+        chunk_size=3,
+        has_aux=True,
+        return_value=True,
+    )
     assert losses.shape == (T,) and aux.shape == (2,)
     restart(learner)
     assert_same(by_chunk, learner.etrace_grad(X, Y, step_fn=step, window=3))
@@ -100,10 +120,22 @@ def test_windows_as_calls():
     assert_same(learner.etrace_grad(X, Y, step_fn=chunk, chunk_size=T), bptt(learner))
 
 
-@pytest.mark.parametrize('rule, kind', [('d_rtrl', 'leaky'), ('rtrl', 'leaky'), ('rtrl', 'short-term'), ('rtrl', 'gru'), ('bptt', 'gru')])
+@pytest.mark.parametrize(
+    'rule, kind',
+    [
+        ('d_rtrl', 'leaky'),
+        ('rtrl', 'leaky'),
+        ('rtrl', 'short-term'),
+        ('rtrl', 'gru'),
+        ('bptt', 'gru'),
+    ],
+)
 def test_exact_rules(rule, kind):
     learner, step = learner_of(rule, kind)
-    assert_same(learner.etrace_grad(X, Y, step_fn=step, window='auto' if rule == 'bptt' else 2), bptt(learner))
+    assert_same(
+        learner.etrace_grad(X, Y, step_fn=step, window='auto' if rule == 'bptt' else 2),
+        bptt(learner),
+    )
 
 
 def test_a_memory_that_is_no_hidden_state_is_told():
@@ -116,19 +148,33 @@ def test_options_of_the_driver():
     expected = learner.etrace_grad(X, Y, step_fn=step)
     restart(learner)
     by_sample = lambda x, y: (((learner(x) - y) ** 2).mean(-1), x[:, 0])
-    grads, losses, aux = learner.etrace_grad(X, Y, step_fn=by_sample, has_aux=True, return_value=True)
+    grads, losses, aux = learner.etrace_grad(
+        X, Y, step_fn=by_sample, has_aux=True, return_value=True
+    )
     assert_same(grads, expected)
     assert losses.shape == (T, B) and np.allclose(aux, X[..., 0])
-    mask = jnp.asarray(rng.rand(T, B) > .3, float)
+    mask = jnp.asarray(rng.rand(T, B) > 0.3, float)
     restart(learner)
-    _, kept = learner.etrace_grad(X, Y, step_fn=lambda x, y: by_sample(x, y)[0], mask=mask, return_value=True, loss_output='masked')
+    _, kept = learner.etrace_grad(
+        X,
+        Y,
+        step_fn=lambda x, y: by_sample(x, y)[0],
+        mask=mask,
+        return_value=True,
+        loss_output='masked',
+    )
     assert np.allclose(kept, losses * mask)
     restart(learner)
-    _, value = learner.etrace_grad(X, Y, step_fn=step, return_value=True, loss_output='scalar', fresh=True)
+    _, value = learner.etrace_grad(
+        X, Y, step_fn=step, return_value=True, loss_output='scalar', fresh=True
+    )
     assert np.allclose(value, losses.mean()) and int(learner.running_index.value) == 0
     some = {'mine': learner.model4compile.out.weight}
     restart(learner)
-    assert_same({'mine': learner.etrace_grad(X, Y, step_fn=step, weights=some)['mine']}, {'mine': expected['out', 'weight']})
+    assert_same(
+        {'mine': learner.etrace_grad(X, Y, step_fn=step, weights=some)['mine']},
+        {'mine': expected['out', 'weight']},
+    )
     outs = learner.etrace_evolve(X, return_outputs=True)
     assert outs.shape == Y.shape
 
@@ -137,9 +183,14 @@ def test_a_readout_outside_the_model_learns_too():
     learner, _ = learner_of()
     outside = bs.ParamState(rng.randn(2, 2))
     step = lambda x, y: ((learner(x) @ outside.value - y) ** 2).mean()
-    grads = learner.etrace_grad(X, Y, step_fn=step, weights={**learner.param_states, ('outside',): outside})
+    grads = learner.etrace_grad(
+        X, Y, step_fn=step, weights={**learner.param_states, ('outside',): outside}
+    )
     restart(learner)
-    expected = bs.transform.grad(lambda: bs.transform.for_loop(step, X, Y).mean(), {**learner.param_states, ('outside',): outside})()
+    expected = bs.transform.grad(
+        lambda: bs.transform.for_loop(step, X, Y).mean(),
+        {**learner.param_states, ('outside',): outside},
+    )()
     assert_same(grads, expected)
 
 
@@ -149,14 +200,16 @@ def test_an_encoder_outside_the_model_is_traced_too():
             self.h = bs.HiddenState(jnp.zeros((batch_size, 2)))
 
         def update(self, x):
-            self.h.value = .9 * self.h.value + x
+            self.h.value = 0.9 * self.h.value + x
             return jnp.tanh(self.h.value)
 
     encoder, model = bs.nn.Linear(3, 2), Leaky()
     learner = braintrace.compile(model, 'd_rtrl', Y[0], batch_size=B)
     weights = {('encoder',): encoder.weight}
     step = lambda x, y: ((learner(encoder(x)) - y) ** 2).mean()
-    run = bs.transform.jit(lambda x, y: learner.etrace_grad(x, y, step_fn=step, weights=weights, window=2))
+    run = bs.transform.jit(
+        lambda x, y: learner.etrace_grad(x, y, step_fn=step, weights=weights, window=2)
+    )
     with pytest.raises(ValueError, match='outside the model'):
         run(X, Y)
     learner.etrace_evolve(X, Y, step_fn=lambda x, y: step(x, y))
@@ -165,16 +218,20 @@ def test_an_encoder_outside_the_model_is_traced_too():
     found = run(X, Y)
     model.h.value = jnp.zeros((B, 2))
     plain = lambda x, y: ((model(encoder(x)) - y) ** 2).mean()
-    assert_same(found, bs.transform.grad(lambda: bs.transform.for_loop(plain, X, Y).mean(), weights)())
+    assert_same(
+        found, bs.transform.grad(lambda: bs.transform.for_loop(plain, X, Y).mean(), weights)()
+    )
 
 
 def test_functions_are_told_apart():
     learner, _ = learner_of()
     norms = []
-    for scale in (1., 0.):
+    for scale in (1.0, 0.0):
         restart(learner)
         SCALE['k'] = scale  # a global that the function names
-        grads = learner.etrace_grad(X, Y, step_fn=lambda x, y: SCALE['k'] * ((learner(x) - y) ** 2).mean())
+        grads = learner.etrace_grad(
+            X, Y, step_fn=lambda x, y: SCALE['k'] * ((learner(x) - y) ** 2).mean()
+        )
         norms.append(sum(float(jnp.abs(g).sum()) for g in jax.tree.leaves(grads)))
     assert norms[0] > 0 and norms[1] == 0
 
@@ -186,7 +243,7 @@ def test_dropout_and_two_encoders():
     class Noisy(bs.nn.Module):
         def __init__(self):
             super().__init__()
-            self.drop, self.cell = bs.nn.Dropout(.5), bs.nn.LSTMCell(2, 2)
+            self.drop, self.cell = bs.nn.Dropout(0.5), bs.nn.LSTMCell(2, 2)
 
         def update(self, x):
             return self.drop(self.cell(x))
@@ -195,7 +252,9 @@ def test_dropout_and_two_encoders():
         learner = braintrace.compile(Noisy(), 'd_rtrl', Y[0], batch_size=B)
         first, second = bs.ParamState(rng.randn(2, 2)), bs.ParamState(rng.randn(2, 2))
         for w in (first, second):
-            grads = learner.etrace_grad(Y, step_fn=lambda y, w=w: (learner(y @ w.value) ** 2).mean(), weights={'w': w})
+            grads = learner.etrace_grad(
+                Y, step_fn=lambda y, w=w: (learner(y @ w.value) ** 2).mean(), weights={'w': w}
+            )
             assert np.abs(grads['w']).max() > 0
     assert len(learner._own.outside) == 2
 
@@ -211,7 +270,7 @@ def test_rtrl_keeps_its_traces_between_programs():
 
         def update(self, x):
             q = self.q(x)
-            self.h.value = .9 * self.h.value + self.w(x)
+            self.h.value = 0.9 * self.h.value + self.w(x)
             return q, self.o(self.h.value)
 
     model = TwoHeads()
@@ -221,7 +280,9 @@ def test_rtrl_keeps_its_traces_between_programs():
     found = learner.etrace_grad(X[3:], Y[3:], step_fn=step, reduction='sum')
     model.h.value = jnp.zeros((B, 4))
     learner.reset_state()
-    assert_same(found, learner.etrace_grad(X, Y, step_fn=step, reduction='sum', mask=jnp.arange(T) >= 3))
+    assert_same(
+        found, learner.etrace_grad(X, Y, step_fn=step, reduction='sum', mask=jnp.arange(T) >= 3)
+    )
 
 
 def test_learning_cuts_the_mask_with_the_sequence(capsys):
@@ -229,17 +290,28 @@ def test_learning_cuts_the_mask_with_the_sequence(capsys):
         bs.random.seed(0)
         learner, _ = learner_of()
         weights = learner.param_states
-        descend = lambda grads: [setattr(weights[k], 'value', jax.tree.map(lambda w, g: w - .1 * g, weights[k].value, grads[k])) for k in grads]
-        learner.etrace_learn(X, Y, step_fn=lambda x, y: ((learner(x) - y) ** 2).mean(-1), update=descend, **options)
+        descend = lambda grads: [
+            setattr(
+                weights[k],
+                'value',
+                jax.tree.map(lambda w, g: w - 0.1 * g, weights[k].value, grads[k]),
+            )
+            for k in grads
+        ]
+        learner.etrace_learn(
+            X, Y, step_fn=lambda x, y: ((learner(x) - y) ** 2).mean(-1), update=descend, **options
+        )
         return {k: s.value for k, s in weights.items()}
 
     bs.random.seed(0)
     by_hand, _ = learner_of()
     mask = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [1, 1]])
     for x, y, m in zip(X, Y, mask, strict=True):
-        grads = by_hand.etrace_grad(x[None], y[None], step_fn=lambda x, y: ((by_hand(x) - y) ** 2).mean(-1), mask=m[None])
+        grads = by_hand.etrace_grad(
+            x[None], y[None], step_fn=lambda x, y: ((by_hand(x) - y) ** 2).mean(-1), mask=m[None]
+        )
         for k, s in by_hand.param_states.items():
-            s.value = jax.tree.map(lambda w, g: w - .1 * g, s.value, grads[k])
+            s.value = jax.tree.map(lambda w, g: w - 0.1 * g, s.value, grads[k])
     assert_same(learned(mask=mask), {k: s.value for k, s in by_hand.param_states.items()})
     learned(schedule='window', window_size=4, mask=mask[:, 0], progress=True)
     jax.effects_barrier()
@@ -253,8 +325,19 @@ def test_a_stream_is_learning_step_by_step():
         bs.random.seed(0)
         learner, _ = learner_of(rule, **options)
         weights = learner.param_states
-        descend = lambda grads: [setattr(weights[k], 'value', jax.tree.map(lambda w, g: w - .1 * g, weights[k].value, grads[k])) for k in grads]
-        return learner, descend, lambda x, y: (((learner(x) - y) ** 2).mean() * bs.environ.get('gain', 1.), x.sum())
+        descend = lambda grads: [
+            setattr(
+                weights[k],
+                'value',
+                jax.tree.map(lambda w, g: w - 0.1 * g, weights[k].value, grads[k]),
+            )
+            for k in grads
+        ]
+        return (
+            learner,
+            descend,
+            lambda x, y: (((learner(x) - y) ** 2).mean() * bs.environ.get('gain', 1.0), x.sum()),
+        )
 
     def values(learner):
         return {k: s.value for k, s in learner.path_to_states.items()}
@@ -278,23 +361,36 @@ def test_a_stream_is_learning_step_by_step():
         net.model4compile.init_state(1)
         bs.nn.init_all_states(net.model4compile, batch_size=1)
         net.reset_state()
-    with bs.environ.context(gain=2.):
-        again = learner.etrace_grad(X[:1, :1], Y[:1, :1], step_fn=lambda x, y: ((learner(x) - y) ** 2).mean() * 2)
+    with bs.environ.context(gain=2.0):
+        again = learner.etrace_grad(
+            X[:1, :1], Y[:1, :1], step_fn=lambda x, y: ((learner(x) - y) ** 2).mean() * 2
+        )
         weights = {k: s.value for k, s in learner.param_states.items()}
         once(X[0, :1], Y[0, :1])
-    assert_same({k: s.value for k, s in live.param_states.items()}, jax.tree.map(lambda w, g: w - .1 * g, weights, dict(again)))
+    assert_same(
+        {k: s.value for k, s in live.param_states.items()},
+        jax.tree.map(lambda w, g: w - 0.1 * g, weights, dict(again)),
+    )
 
     reward, descend, step = start('three_factor')
     twice, descend2, step2 = start('three_factor')
-    reward.etrace_stream(step_fn=step, update=descend, has_aux=True)(X[0], Y[0], modulator=2.)
-    twice.etrace_learn(X[:1], Y[:1], step_fn=lambda x, y: step2(x, y)[0], update=descend2, modulator=2.)
+    reward.etrace_stream(step_fn=step, update=descend, has_aux=True)(X[0], Y[0], modulator=2.0)
+    twice.etrace_learn(
+        X[:1], Y[:1], step_fn=lambda x, y: step2(x, y)[0], update=descend2, modulator=2.0
+    )
     assert_same(values(reward), values(twice))
 
 
 def test_mapped_models():
     learner, step = learner_of()
     expected = learner.etrace_grad(X, Y, step_fn=step)
-    lanes = braintrace.compile(bs.nn.Sequential(bs.nn.GRUCell(3, 4), bs.nn.Linear(4, 2)), 'd_rtrl', X[0], batch_size=B, vmap=True)
+    lanes = braintrace.compile(
+        bs.nn.Sequential(bs.nn.GRUCell(3, 4), bs.nn.Linear(4, 2)),
+        'd_rtrl',
+        X[0],
+        batch_size=B,
+        vmap=True,
+    )
     by_shape = lambda tree: {jnp.shape(v['weight']): v for v in tree}
     values = by_shape(s.value for s in learner.param_states.values())
     for s in lanes.param_states.values():
@@ -304,14 +400,28 @@ def test_mapped_models():
         for k, s in lanes.param_states.items():
             s.value = jax.tree.map(lambda w, g: w + g, s.value, grads[k])
 
-    lanes.etrace_learn(X, Y, step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(), update=update, schedule='sequence_end', window=4)
+    lanes.etrace_learn(
+        X,
+        Y,
+        step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(),
+        update=update,
+        schedule='sequence_end',
+        window=4,
+    )
     changed = by_shape(s.value for s in lanes.param_states.values())
     assert_same(jax.tree.map(jnp.subtract, changed, values), by_shape(expected.values()))
     assert isinstance(lanes, braintrace.SequenceDriverMixin)
 
 
-MAPPED = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': .9}, 'rtrl': {}, 'eprop': {'feedback': 'random', 'random_feedback_key': 0},
-          'ottt': {'decay': .8}, 'snap': {'n': 1}, 'bptt': {}}
+MAPPED = {
+    'd_rtrl': {},
+    'pp_prop': {'decay_or_rank': 0.9},
+    'rtrl': {},
+    'eprop': {'feedback': 'random', 'random_feedback_key': 0},
+    'ottt': {'decay': 0.8},
+    'snap': {'n': 1},
+    'bptt': {},
+}
 
 
 @pytest.mark.parametrize('rule', MAPPED)
@@ -322,7 +432,7 @@ def test_the_loop_with_states_mapped_by_hand(rule):
     weights = net.states(bs.ParamState)
 
     def mapped(size):
-        learner = braintrace.algorithms.find_algorithm(rule)(net, **MAPPED[rule])
+        learner = braintrace.shells.algorithms.find_algorithm(rule)(net, **MAPPED[rule])
 
         @bs.transform.vmap_new_states(state_tag='new', axis_size=size)
         def init():
@@ -341,16 +451,35 @@ def test_the_loop_with_states_mapped_by_hand(rule):
             grads = bs.transform.grad(lambda x, y: ((lanes(x) - y) ** 2).mean(), weights)(*data)
             return jax.tree.map(jnp.add, total, grads), None
 
-        return bs.transform.scan(step, {k: jax.tree.map(jnp.zeros_like, s.value) for k, s in weights.items()}, (xs[2:], ys[2:]))[0]
+        return bs.transform.scan(
+            step,
+            {k: jax.tree.map(jnp.zeros_like, s.value) for k, s in weights.items()},
+            (xs[2:], ys[2:]),
+        )[0]
 
     for size in (B, 1, B):  # the model's states are new ones each time
         learner = braintrace.compile(net, rule, X[0, :size], batch_size=size, **MAPPED[rule])
         learner.etrace_evolve(X[:2, :size])
-        expected = learner.etrace_grad(X[2:, :size], Y[2:, :size], step_fn=lambda x, y: ((learner(x) - y) ** 2).mean(), reduction='sum', window=1)
+        expected = learner.etrace_grad(
+            X[2:, :size],
+            Y[2:, :size],
+            step_fn=lambda x, y: ((learner(x) - y) ** 2).mean(),
+            reduction='sum',
+            window=1,
+        )
         assert_same(gradient(X[:, :size], Y[:, :size]), expected)
     lanes = braintrace.ETraceVmap(mapped(B), vmap_states='new')
     lanes.etrace_evolve(X[:2])
-    assert_same(lanes.etrace_grad(X[2:], Y[2:], step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(), reduction='sum', window=1), expected)
+    assert_same(
+        lanes.etrace_grad(
+            X[2:],
+            Y[2:],
+            step_fn=lambda x, y: ((lanes(x) - y) ** 2).mean(),
+            reduction='sum',
+            window=1,
+        ),
+        expected,
+    )
     with pytest.raises(TypeError, match='must be a learner'):
         braintrace.ETraceVmap(net)
     with pytest.raises(ValueError, match='compiled for whole batches'):
@@ -358,14 +487,25 @@ def test_the_loop_with_states_mapped_by_hand(rule):
 
 
 def test_names_and_views():
-    learner, _ = learner_of('pp_prop', decay_or_rank=.9)
-    assert learner.decay == .9 and learner.is_compiled and 'rnn.h' in learner.show_graph(verbose=False, return_msg=True)
-    assert set(learner.hidden_states) == {('V',), ('rnn', 'h')} and ('out', 'weight') in learner.param_states and ('memory',) in learner.other_states
+    learner, _ = learner_of('pp_prop', decay_or_rank=0.9)
+    assert (
+        learner.decay == 0.9
+        and learner.is_compiled
+        and 'rnn.h' in learner.show_graph(verbose=False, return_msg=True)
+    )
+    assert (
+        set(learner.hidden_states) == {('V',), ('rnn', 'h')}
+        and ('out', 'weight') in learner.param_states
+        and ('memory',) in learner.other_states
+    )
     assert set(learner.etrace_xs) == {'x:rnn.Wrz.weight.weight', 'x:rnn.Wh.weight.weight'}
     learner, step = learner_of()
     learner.etrace_grad(X, Y, step_fn=step)
     found = learner.get_etrace_of(('rnn', 'Wh', 'weight'))
-    assert found['rnn.Wh.weight.weight->rnn.h'].shape == (1, B, 7, 4) and found.keys() == learner.get_etrace_of(learner.model4compile.rnn.Wh.weight).keys()
+    assert (
+        found['rnn.Wh.weight.weight->rnn.h'].shape == (1, B, 7, 4)
+        and found.keys() == learner.get_etrace_of(learner.model4compile.rnn.Wh.weight).keys()
+    )
     learner.reset_state()
     assert not any(np.asarray(s.value).any() for s in learner.etrace.values())
     assert any(isinstance(s, braintrace.EligibilityTrace) for s in learner.states().values())
@@ -392,39 +532,108 @@ def test_one_compilation_and_no_tracer_left():
         return loss
 
     for _ in range(3):
-        learner.etrace_grad(X, Y, step_fn=lambda x, y: step(x, y))  # a new function object each time
+        learner.etrace_grad(
+            X, Y, step_fn=lambda x, y: step(x, y)
+        )  # a new function object each time
     assert len(calls) == 1
     before = {p: s.value for p, s in learner.path_to_states.items()}
     with pytest.raises(KeyError, match='mine'):
         learner.etrace_grad(X, Y, step_fn=lambda x, y: step(x, y, True))
-    assert all(a is b for p, s in learner.path_to_states.items() for a, b in zip(jax.tree.leaves(s.value), jax.tree.leaves(before[p]), strict=True))
+    assert all(
+        a is b
+        for p, s in learner.path_to_states.items()
+        for a, b in zip(jax.tree.leaves(s.value), jax.tree.leaves(before[p]), strict=True)
+    )
     learner(X[0])
 
 
-@pytest.mark.parametrize('error, message, call', [
-    (ValueError, 'different lengths', lambda n, f: n.etrace_grad(X, Y[:2], step_fn=f)),
-    (ValueError, 'must call the learner once', lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: x.sum())),
-    (ValueError, 'scalar loss', lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: n(x) - y)),
-    (TypeError, 'plain sequences', lambda n, f: n.etrace_grad(braintrace.MultiStepData(X), Y, step_fn=f)),
-    (ValueError, "vjp_method='multi-step'", lambda n, f: n.etrace_grad(X, Y, step_fn=f, chunk_size=2)),
-    (ValueError, 'loss_output', lambda n, f: n.etrace_grad(X, Y, step_fn=f, loss_output='all')),
-    (TypeError, '`weights` must be a dict', lambda n, f: n.etrace_grad(X, Y, step_fn=f, weights=[1])),
-    (TypeError, 'takes no `modulator`', lambda n, f: n(X[0], modulator=.5)),
-    (TypeError, 'takes no `modulator`', lambda n, f: n.etrace_grad(X, Y, step_fn=f, modulator=.5)),
-    (TypeError, 'takes no `modulator`', lambda n, f: n.etrace_learn(X, Y, step_fn=f, update=print, modulator=.5)),
-    (TypeError, 'to the driver', lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: n(x, modulator=.5).sum())),
-    (ValueError, 'no trace', lambda n, f: n.get_etrace_of(('out', 'weight'))),
-    (ValueError, 'not compiled', lambda n, f: braintrace.D_RTRL(n.model4compile)(X[0])),
-    (RuntimeError, 'no report', lambda n, f: braintrace.D_RTRL(n.model4compile).report),
-    (TypeError, 'brainstate.nn.Module', lambda n, f: braintrace.D_RTRL(len)),
-    (TypeError, 'has no option `speed`', lambda n, f: braintrace.D_RTRL(n.model4compile, speed=1)),
-    (ValueError, "Did you mean 'pp_prop'", lambda n, f: braintrace.compile(Net(), 'ppprop', X[0], batch_size=B)),
-    (ValueError, 'example inputs', lambda n, f: braintrace.compile(Net(), 'd_rtrl', batch_size=B)),
-    (ValueError, 'verbose', lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], batch_size=B, verbose=5)),
-    (ValueError, 'needs `batch_size`', lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], vmap=True)),
-    (ValueError, 'as its first axis', lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], vmap=True, batch_size=3)),
-    (TypeError, 'subclass of ETraceAlgorithm', lambda n, f: braintrace.compile(Net(), 3, X[0], batch_size=B)),
-])
+@pytest.mark.parametrize(
+    'error, message, call',
+    [
+        (ValueError, 'different lengths', lambda n, f: n.etrace_grad(X, Y[:2], step_fn=f)),
+        (
+            ValueError,
+            'must call the learner once',
+            lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: x.sum()),
+        ),
+        (
+            ValueError,
+            'scalar loss',
+            lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: n(x) - y),
+        ),
+        (
+            TypeError,
+            'plain sequences',
+            lambda n, f: n.etrace_grad(braintrace.MultiStepData(X), Y, step_fn=f),
+        ),
+        (
+            ValueError,
+            "vjp_method='multi-step'",
+            lambda n, f: n.etrace_grad(X, Y, step_fn=f, chunk_size=2),
+        ),
+        (ValueError, 'loss_output', lambda n, f: n.etrace_grad(X, Y, step_fn=f, loss_output='all')),
+        (
+            TypeError,
+            '`weights` must be a dict',
+            lambda n, f: n.etrace_grad(X, Y, step_fn=f, weights=[1]),
+        ),
+        (TypeError, 'takes no `modulator`', lambda n, f: n(X[0], modulator=0.5)),
+        (
+            TypeError,
+            'takes no `modulator`',
+            lambda n, f: n.etrace_grad(X, Y, step_fn=f, modulator=0.5),
+        ),
+        (
+            TypeError,
+            'takes no `modulator`',
+            lambda n, f: n.etrace_learn(X, Y, step_fn=f, update=print, modulator=0.5),
+        ),
+        (
+            TypeError,
+            'to the driver',
+            lambda n, f: n.etrace_grad(X, Y, step_fn=lambda x, y: n(x, modulator=0.5).sum()),
+        ),
+        (ValueError, 'no trace', lambda n, f: n.get_etrace_of(('out', 'weight'))),
+        (ValueError, 'not compiled', lambda n, f: braintrace.D_RTRL(n.model4compile)(X[0])),
+        (RuntimeError, 'no report', lambda n, f: braintrace.D_RTRL(n.model4compile).report),
+        (TypeError, 'brainstate.nn.Module', lambda n, f: braintrace.D_RTRL(len)),
+        (
+            TypeError,
+            'has no option `speed`',
+            lambda n, f: braintrace.D_RTRL(n.model4compile, speed=1),
+        ),
+        (
+            ValueError,
+            "Did you mean 'pp_prop'",
+            lambda n, f: braintrace.compile(Net(), 'ppprop', X[0], batch_size=B),
+        ),
+        (
+            ValueError,
+            'example inputs',
+            lambda n, f: braintrace.compile(Net(), 'd_rtrl', batch_size=B),
+        ),
+        (
+            ValueError,
+            'verbose',
+            lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], batch_size=B, verbose=5),
+        ),
+        (
+            ValueError,
+            'needs `batch_size`',
+            lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], vmap=True),
+        ),
+        (
+            ValueError,
+            'as its first axis',
+            lambda n, f: braintrace.compile(Net(), 'd_rtrl', X[0], vmap=True, batch_size=3),
+        ),
+        (
+            TypeError,
+            'subclass of ETraceAlgorithm',
+            lambda n, f: braintrace.compile(Net(), 3, X[0], batch_size=B),
+        ),
+    ],
+)
 def test_bad_input(bad_input_learner, error, message, call):
     with pytest.raises(error, match=message):
         call(*bad_input_learner)

@@ -10,13 +10,14 @@ from jax import lax
 
 from .._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, prune, trace
 from ..step import Leaf, Step
+from .index_maps import positions
 from .influence import NO_FANS, NOTHING, Constants, Dep, influence, union
-from .layout import positions
 from .uses import Use
 
 
 class Row(NamedTuple):
     """One state of a unit: a leaf of the model's state, or one column of it."""
+
     leaf: Leaf
     old: Var
     new: Atom
@@ -42,18 +43,57 @@ class Analysis:
         self.step, self.uses = step, tuple(uses)
         self.eqns: list[JaxprEqn] = step.jaxpr.jaxpr.eqns
         self.made_by = {v: k for k, e in enumerate(self.eqns) for v in e.outvars}
-        self.rows = [r for old, new, leaf in zip(step.hidden_vars, step.hidden_outs, step.hidden, strict=True) for r in _rows(leaf, old, new)]
-        self.others = [r for old, new, leaf in zip(step.other_vars, step.other_outs, step.other, strict=True) for r in _rows(leaf, old, new)]
+        self.rows = [
+            r
+            for old, new, leaf in zip(step.hidden_vars, step.hidden_outs, step.hidden, strict=True)
+            for r in _rows(leaf, old, new)
+        ]
+        self.others = [
+            r
+            for old, new, leaf in zip(step.other_vars, step.other_outs, step.other, strict=True)
+            for r in _rows(leaf, old, new)
+        ]
         first = self.seed(0)
-        states = [(row.old, Dep({s: (_start(row),)})) for s, row in enumerate([*self.rows, *self.others]) if is_float(row.old) and row.old.aval.size]
-        outputs = [(y, Dep({first + u: (positions(y.aval.shape),)}) if use.axes else Dep(mixed=1 << first + u))
-                   for u, use in enumerate(self.uses) for y in use.y if y.aval.size]
+        states = [
+            (row.old, Dep({s: (_start(row),)}))
+            for s, row in enumerate([*self.rows, *self.others])
+            if is_float(row.old) and row.old.aval.size
+        ]
+        outputs = [
+            (
+                y,
+                Dep({first + u: (positions(y.aval.shape),)})
+                if use.axes
+                else Dep(mixed=1 << first + u),
+            )
+            for u, use in enumerate(self.uses)
+            for y in use.y
+            if y.aval.size
+        ]
         of_states, self.cuts = self._spread(states, {})
-        of_uses, self.use_cuts = self._spread(outputs, {first + u: use.y[0].aval.size for u, use in enumerate(self.uses) if use.axes and len(use.y) == 1})
+        of_uses, self.use_cuts = self._spread(
+            outputs,
+            {
+                first + u: use.y[0].aval.size
+                for u, use in enumerate(self.uses)
+                if use.axes and len(use.y) == 1
+            },
+        )
         self.deps: dict[Var, Dep] = of_states | of_uses
-        self.deps.update({v: Dep(d.maps | of_uses[v].maps, d.mixed | of_uses[v].mixed, of_uses[v].fans) for v, d in of_states.items() if v in of_uses})
-        if not self._apart(of_states, self.cuts, self.use_cuts) and not self._apart(of_uses, self.use_cuts, self.cuts):
-            cuts = {k: self.cuts.get(k, frozenset()) | self.use_cuts.get(k, frozenset()) for k in {**self.cuts, **self.use_cuts}}
+        self.deps.update(
+            {
+                v: Dep(d.maps | of_uses[v].maps, d.mixed | of_uses[v].mixed, of_uses[v].fans)
+                for v, d in of_states.items()
+                if v in of_uses
+            }
+        )
+        if not self._apart(of_states, self.cuts, self.use_cuts) and not self._apart(
+            of_uses, self.use_cuts, self.cuts
+        ):
+            cuts = {
+                k: self.cuts.get(k, frozenset()) | self.use_cuts.get(k, frozenset())
+                for k in {**self.cuts, **self.use_cuts}
+            }
             self.cuts = self.use_cuts = cuts
 
     def seed(self, use: int) -> int:
@@ -71,13 +111,22 @@ class Analysis:
         d, n = self.dep(row.new), row.leaf.columns
         if row.column is None:
             return d
-        fans = {s: np.where((fan >= 0) & (fan % n == row.column), fan // n, -1) for s, fan in d.fans.items()}
-        return Dep(d.each(row.of).maps, d.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()})
+        fans = {
+            s: np.where((fan >= 0) & (fan % n == row.column), fan // n, -1)
+            for s, fan in d.fans.items()
+        }
+        return Dep(
+            d.each(row.of).maps, d.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()}
+        )
 
-    def _spread(self, born: Iterable[tuple[Var, Dep]], sizes: Mapping[int, int]) -> tuple[dict[Var, Dep], dict[int, frozenset[int]]]:
+    def _spread(
+        self, born: Iterable[tuple[Var, Dep]], sizes: Mapping[int, int]
+    ) -> tuple[dict[Var, Dep], dict[int, frozenset[int]]]:
         """What depends on these seeds, and the operands of equations where their paths are cut. `sizes`: those that may have a fan."""
         const = Constants(self.step.jaxpr)
-        products = {y for use in self.uses if use.op is None or use.op.axes.x is not None for y in use.y}
+        products = {
+            y for use in self.uses if use.op is None or use.op.axes.x is not None for y in use.y
+        }
         new: dict[Var, Dep] = {}
         cuts: dict[int, frozenset[int]] = {}
         for v, d in born:
@@ -86,22 +135,42 @@ class Analysis:
         for k, eqn in enumerate(self.eqns):
             ins = [NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING) for a in eqn.invars]
             if any(ins):
-                weighted = any(v in products for v in eqn.outvars)  # through another weight a fan ends, whatever the shape: position-wise rules do not cross it
+                weighted = any(
+                    v in products for v in eqn.outvars
+                )  # through another weight a fan ends, whatever the shape: position-wise rules do not cross it
                 gathered = {i for i, d in enumerate(ins) if weighted and d.fans}
                 ins = [Dep(mixed=d.seeds) if i in gathered else d for i, d in enumerate(ins)]
                 outs, cut = influence(eqn, ins, const, sizes=NO_FANS if weighted else sizes)
                 cut = cut | gathered
                 if cut:
                     cuts[k] = cut
-                deps.update({v: union([d, new.get(v, NOTHING)]) for v, d in zip(eqn.outvars, outs, strict=True) if d})
+                deps.update(
+                    {
+                        v: union([d, new.get(v, NOTHING)])
+                        for v, d in zip(eqn.outvars, outs, strict=True)
+                        if d
+                    }
+                )
         return deps, cuts
 
-    def _apart(self, deps: Mapping[Var, Dep], cuts: Mapping[int, frozenset[int]], others: Mapping[int, frozenset[int]]) -> bool:
+    def _apart(
+        self,
+        deps: Mapping[Var, Dep],
+        cuts: Mapping[int, frozenset[int]],
+        others: Mapping[int, frozenset[int]],
+    ) -> bool:
         """Whether a path of these seeds, to a new state, goes on where a path of the others is cut."""
         arrives = set(self.step.hidden_outs)
         for k, eqn in reversed(list(enumerate(self.eqns))):
             if not arrives.isdisjoint(eqn.outvars):
-                on = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in deps and deps[a].live and i not in cuts.get(k, ())]
+                on = [
+                    i
+                    for i, a in enumerate(eqn.invars)
+                    if isinstance(a, Var)
+                    and a in deps
+                    and deps[a].live
+                    and i not in cuts.get(k, ())
+                ]
                 if not others.get(k, frozenset()).isdisjoint(on):
                     return True
                 arrives.update(eqn.invars[i] for i in on)
@@ -119,8 +188,11 @@ class Analysis:
             if k in needed:
                 continue
             needed.add(k)
-            todo += [self.made_by[a] for i, a in enumerate(self.eqns[k].invars)
-                     if live(a) and i not in cuts.get(k, ()) and a not in inputs and a in self.made_by]
+            todo += [
+                self.made_by[a]
+                for i, a in enumerate(self.eqns[k].invars)
+                if live(a) and i not in cuts.get(k, ()) and a not in inputs and a in self.made_by
+            ]
         eqns: list[JaxprEqn] = []
         for k in sorted(needed):
             eqn = self.eqns[k]
@@ -129,7 +201,9 @@ class Analysis:
                     held = Var(eqn.invars[i].aval)
                     [hold] = trace(lax.stop_gradient, eqn.invars[i]).jaxpr.eqns
                     eqns.append(hold.replace(invars=[eqn.invars[i]], outvars=[held]))
-                    eqn = eqn.replace(invars=[held if j == i else a for j, a in enumerate(eqn.invars)])
+                    eqn = eqn.replace(
+                        invars=[held if j == i else a for j, a in enumerate(eqn.invars)]
+                    )
             eqns.append(eqn)
         return _program(inputs, outs, eqns)
 
@@ -147,11 +221,17 @@ class Analysis:
         reaching, todo = set(), [target]
         while todo:
             a = todo.pop()
-            if a in self.made_by and self.made_by[a] not in reaching and self.dep(a).seeds >> seed & 1:
+            if (
+                a in self.made_by
+                and self.made_by[a] not in reaching
+                and self.dep(a).seeds >> seed & 1
+            ):
                 reaching.add(self.made_by[a])
                 todo += [b for b in self.eqns[self.made_by[a]].invars if isinstance(b, Var)]
         for k in sorted(reaching):
-            if any(seed in self.dep(self.eqns[k].invars[i]).live for i in self.cuts_of(seed).get(k, ())):
+            if any(
+                seed in self.dep(self.eqns[k].invars[i]).live for i in self.cuts_of(seed).get(k, ())
+            ):
                 return self.eqns[k]
         return None
 
@@ -159,12 +239,21 @@ class Analysis:
 def _program(inputs: Sequence[Var], outs: Sequence[Atom], eqns: Sequence[JaxprEqn]) -> Jaxpr:
     """These equations as a program in which whatever they do not make themselves is a constvar."""
     made = {v for e in eqns for v in e.outvars}.union(inputs)
-    free = dict.fromkeys(a for group in (*[e.invars for e in eqns], outs) for a in group if isinstance(a, Var) and a not in made)
+    free = dict.fromkeys(
+        a
+        for group in (*[e.invars for e in eqns], outs)
+        for a in group
+        if isinstance(a, Var) and a not in made
+    )
     return new_jaxpr(inputs, outs, eqns, list(free))
 
 
 def _rows(leaf: Leaf, old: Var, new: Atom) -> list[Row]:
-    return [Row(leaf, old, new, c) for c in range(leaf.columns)] if leaf.columns else [Row(leaf, old, new, None)]
+    return (
+        [Row(leaf, old, new, c) for c in range(leaf.columns)]
+        if leaf.columns
+        else [Row(leaf, old, new, None)]
+    )
 
 
 def _start(row: Row) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Any
 
 class DiagnosticLevel(str, Enum):
     """How much a diagnostic matters; warnings and errors also go through `warnings.warn`."""
+
     INFO = 'info'
     WARNING = 'warning'
     ERROR = 'error'
@@ -18,6 +19,7 @@ class DiagnosticLevel(str, Enum):
 
 class DiagnosticKind(str, Enum):
     """What a diagnostic is about."""
+
     RELATION_INCLUDED = 'relation_included'
     RELATION_EXCLUDED_NO_PARAMSTATE = 'relation_excluded_no_paramstate'
     RELATION_EXCLUDED_NON_TEMPORAL = 'relation_excluded_non_temporal'
@@ -57,6 +59,7 @@ class DiagnosticKind(str, Enum):
 @dataclass(frozen=True)
 class CompilationRecord:
     """One diagnostic."""
+
     kind: DiagnosticKind
     level: DiagnosticLevel
     message: str

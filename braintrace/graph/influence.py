@@ -15,20 +15,53 @@ from dataclasses import dataclass, field
 import jax
 import numpy as np
 
-from .._jax import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var, bind, is_float, open_jaxpr, prune, trace
-from .fans import fan_of, fate, is_base, merge_fans
-from .layout import ELEMENTWISE, LAYOUT, REDUCTIONS, Const, Maps, constant_along, merge, move, positions
+from .._jax import (
+    ClosedJaxpr,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Var,
+    bind,
+    is_float,
+    open_jaxpr,
+    prune,
+    trace,
+)
+from .index_maps import (
+    ELEMENTWISE,
+    LAYOUT,
+    REDUCTIONS,
+    Const,
+    Maps,
+    constant_along,
+    merge,
+    move,
+    positions,
+)
+from .inverse_maps import fan_of, fate, is_base, merge_fans
 
-ZERO = set('stop_gradient floor ceil round sign nextafter'.split())  # a float comes out, no derivative goes through
-CALLS = {'jit': 'jaxpr', 'pjit': 'jaxpr', 'closed_call': 'call_jaxpr', 'core_call': 'call_jaxpr', 'remat2': 'jaxpr', 'checkpoint': 'jaxpr'}
-MIXING = set('ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
-             'reduce_window select_and_scatter_add select_and_gather_add scatter-add scatter_add scatter_mul fft cholesky triangular_solve'.split())
+ZERO = set(
+    'stop_gradient floor ceil round sign nextafter'.split()
+)  # a float comes out, no derivative goes through
+CALLS = {
+    'jit': 'jaxpr',
+    'pjit': 'jaxpr',
+    'closed_call': 'call_jaxpr',
+    'core_call': 'call_jaxpr',
+    'remat2': 'jaxpr',
+    'checkpoint': 'jaxpr',
+}
+MIXING = set(
+    'ragged_dot cumsum cumprod cummax cummin cumlogsumexp sort reduce_window_sum reduce_window_max '
+    'reduce_window select_and_scatter_add select_and_gather_add scatter-add scatter_add scatter_mul fft cholesky triangular_solve'.split()
+)
 KNOWN = ELEMENTWISE | LAYOUT | REDUCTIONS | MIXING | {'dot_general', 'conv_general_dilated'}
 
 
 @dataclass(frozen=True)
 class Dep:
     """What one value depends on."""
+
     maps: dict[int, Maps] = field(default_factory=dict)
     mixed: int = 0
     fans: dict[int, np.ndarray] = field(default_factory=dict)
@@ -90,9 +123,14 @@ def join(a: Dep, b: Dep, sizes: Sizes = NO_FANS) -> tuple[Dep, bool]:
 
 # ---- rules -------------------------------------------------------------------------------------------------------------------
 
+
 def _elementwise(eqn: JaxprEqn, d: Dep) -> Outs:
     shape = eqn.outvars[0].aval.shape
-    return [d if all(m.shape == shape for ms in d.maps.values() for m in ms) else d.each(lambda m: np.broadcast_to(m, shape))] * len(eqn.outvars)
+    return [
+        d
+        if all(m.shape == shape for ms in d.maps.values() for m in ms)
+        else d.each(lambda m: np.broadcast_to(m, shape))
+    ] * len(eqn.outvars)
 
 
 def _layout(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
@@ -108,7 +146,9 @@ def _layout(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
     return [Dep(out, d.mixed, d.fans) for out in outs]
 
 
-def _contraction(axes: Sequence[int], d: Dep, place: Callable[[np.ndarray], np.ndarray]) -> Outs | None:
+def _contraction(
+    axes: Sequence[int], d: Dep, place: Callable[[np.ndarray], np.ndarray]
+) -> Outs | None:
     """Sums over `axes` keep a map only where all summed elements depend on one seed element."""
     along = tuple(axes)
     one = lambda m: m.max(along, keepdims=True, initial=-1)
@@ -126,8 +166,8 @@ def _dot_general(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:
     def place(m):
         m = m.transpose([*batch, *free, *contract])[(..., *[0] * len(contract))]
         at = [1] * len(shape)
-        at[:len(batch)] = m.shape[:len(batch)]
-        at[first:first + len(free)] = m.shape[len(batch):]
+        at[: len(batch)] = m.shape[: len(batch)]
+        at[first : first + len(free)] = m.shape[len(batch) :]
         return np.broadcast_to(m.reshape(at), shape)
 
     return _contraction(contract, d, place)
@@ -139,7 +179,9 @@ def _conv(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:
     if i or eqn.params['batch_group_count'] > 1:
         return None
     shape = eqn.outvars[0].aval.shape
-    return _contraction(lhs[1:], d, lambda m: np.broadcast_to(np.moveaxis(m, lhs[0], out[0]), shape))
+    return _contraction(
+        lhs[1:], d, lambda m: np.broadcast_to(np.moveaxis(m, lhs[0], out[0]), shape)
+    )
 
 
 def _first_derivative(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
@@ -163,34 +205,59 @@ def _loop(body: Callable[[Outs], Outs], carry: Outs) -> Outs:
 
 
 def same(a: Dep, b: Dep) -> bool:
-    return a.mixed == b.mixed and list(a.maps) == list(b.maps) and a.fans.keys() == b.fans.keys() and all(
-        map(np.array_equal, a.fans.values(), [b.fans[s] for s in a.fans])) and all(
-        len(x) == len(y) and all(map(np.array_equal, x, y)) for x, y in zip(a.maps.values(), b.maps.values(), strict=True))
+    return (
+        a.mixed == b.mixed
+        and list(a.maps) == list(b.maps)
+        and a.fans.keys() == b.fans.keys()
+        and all(map(np.array_equal, a.fans.values(), [b.fans[s] for s in a.fans]))
+        and all(
+            len(x) == len(y) and all(map(np.array_equal, x, y))
+            for x, y in zip(a.maps.values(), b.maps.values(), strict=True)
+        )
+    )
 
 
 def _scan(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
     n, k = eqn.params['num_consts'], eqn.params['num_carry']
-    if any(d.fans or not all(constant_along(m, (0,)) for ms in d.maps.values() for m in ms) for d in ins[n + k:]):
+    if any(
+        d.fans or not all(constant_along(m, (0,)) for ms in d.maps.values() for m in ms)
+        for d in ins[n + k :]
+    ):
         return None
-    consts, xs = list(ins[:n]), [d.each(lambda m: m[0]) for d in ins[n + k:]]
+    consts, xs = list(ins[:n]), [d.each(lambda m: m[0]) for d in ins[n + k :]]
     turn = lambda carry: run(eqn.params['jaxpr'], [*consts, *carry, *xs], known)
-    carry = _loop(lambda c: turn(c)[:k], list(ins[n:n + k]))
+    carry = _loop(lambda c: turn(c)[:k], list(ins[n : n + k]))
     ys = turn(carry)[k:]
     if any(d.fans for d in ys):
         return None
-    return carry + [d.each(lambda m: np.broadcast_to(m, (eqn.params['length'], *m.shape))) for d in ys]
+    return carry + [
+        d.each(lambda m: np.broadcast_to(m, (eqn.params['length'], *m.shape))) for d in ys
+    ]
 
 
 def _while(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
     a, b = eqn.params['cond_nconsts'], eqn.params['body_nconsts']
-    return _loop(lambda carry: run(eqn.params['body_jaxpr'], [*ins[a:a + b], *carry], known), list(ins[a + b:]))
+    return _loop(
+        lambda carry: run(eqn.params['body_jaxpr'], [*ins[a : a + b], *carry], known),
+        list(ins[a + b :]),
+    )
 
 
 def _cond(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
-    return [union(case) for case in zip(*[run(branch, ins[1:], known) for branch in eqn.params['branches']], strict=True)]
+    return [
+        union(case)
+        for case in zip(
+            *[run(branch, ins[1:], known) for branch in eqn.params['branches']], strict=True
+        )
+    ]
 
 
-WHOLE = {'scan': _scan, 'while': _while, 'cond': _cond, 'optimization_barrier': lambda eqn, ins, known: list(ins)}
+WHOLE = {
+    'scan': _scan,
+    'while': _while,
+    'cond': _cond,
+    'optimization_barrier': lambda eqn, ins, known: list(ins),
+}
 
 
 def _whole(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Answer:
@@ -231,8 +298,15 @@ def _by_maps(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
 def _operand(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
     """What becomes of the dependences of an operand."""
     outs = _by_maps(eqn, i, d, const)
-    if outs is None or not d.fans or is_base(eqn, i) or (
-            eqn.primitive.name in ELEMENTWISE and eqn.invars[i].aval.shape == eqn.outvars[0].aval.shape):
+    if (
+        outs is None
+        or not d.fans
+        or is_base(eqn, i)
+        or (
+            eqn.primitive.name in ELEMENTWISE
+            and eqn.invars[i].aval.shape == eqn.outvars[0].aval.shape
+        )
+    ):
         return outs
     to = fate(eqn, i, const)
     if to is None:
@@ -240,17 +314,31 @@ def _operand(eqn: JaxprEqn, i: int, d: Dep, const: Const) -> Outs | None:
     moved = [{s: np.where(fan >= 0, t[fan], -1) for s, fan in d.fans.items()} for t in to]
     if any((fan < -1).any() for fans in moved for fan in fans.values()):
         return None
-    return [Dep(o.maps, o.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()}) for o, fans in zip(outs, moved, strict=True)]
+    return [
+        Dep(o.maps, o.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()})
+        for o, fans in zip(outs, moved, strict=True)
+    ]
 
 
 def _as_fans(d: Dep, sizes: Sizes, keep: Callable[[Dep], bool] = lambda d: False) -> Dep:
     """The dependences with fans in the place of maps where that is possible, but for those to `keep`."""
-    fans = {s: fan for s, ms in d.maps.items() if s in sizes and not keep(Dep({s: ms})) for fan in [fan_of(ms, sizes[s])] if fan is not None}
+    fans = {
+        s: fan
+        for s, ms in d.maps.items()
+        if s in sizes and not keep(Dep({s: ms}))
+        for fan in [fan_of(ms, sizes[s])]
+        if fan is not None
+    }
     return Dep({s: ms for s, ms in d.maps.items() if s not in fans}, d.mixed, d.fans | fans)
 
 
-def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[str] = frozenset(), sizes: Sizes = NO_FANS
-              ) -> tuple[Outs, frozenset[int]]:
+def influence(
+    eqn: JaxprEqn,
+    ins: Sequence[Dep],
+    const: Const,
+    known: frozenset[str] = frozenset(),
+    sizes: Sizes = NO_FANS,
+) -> tuple[Outs, frozenset[int]]:
     """The dependences of an equation's outputs, and the operands whose maps are cut by it. `sizes` has the seeds that may have a fan."""
     name = eqn.primitive.name
     live = [i for i, d in enumerate(ins) if d]
@@ -263,7 +351,12 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
         answer = [_operand(eqn, i, ins[i], const) for i in live]
         for k, (i, a) in enumerate(zip(live, answer, strict=True)):
             if a is None and not sizes.keys().isdisjoint(ins[i].maps):
-                answer[k] = _operand(eqn, i, _as_fans(ins[i], sizes, lambda d: _by_maps(eqn, i, d, const) is not None), const)  # noqa: B023
+                answer[k] = _operand(
+                    eqn,
+                    i,
+                    _as_fans(ins[i], sizes, lambda d: _by_maps(eqn, i, d, const) is not None),
+                    const,
+                )  # noqa: B023
     else:
         live = list(range(len(ins)))
         answer = _whole(eqn, ins, known)
@@ -276,16 +369,24 @@ def influence(eqn: JaxprEqn, ins: Sequence[Dep], const: Const, known: frozenset[
             joined = [join(o, Dep(mixed=ins[i].seeds)) for o in outs]
             cut.update([i] if ins[i].live else [])
         outs = [o for o, _ in joined]
-    return [o if is_float(v) else NOTHING for v, o in zip(eqn.outvars, outs, strict=True)], frozenset(cut)
+    return [
+        o if is_float(v) else NOTHING for v, o in zip(eqn.outvars, outs, strict=True)
+    ], frozenset(cut)
 
 
 def _turns_complex(eqn: JaxprEqn) -> bool:
     """Whether the equation leaves or enters the complex numbers: one complex factor cannot stand for its derivative."""
-    kinds = {np.issubdtype(a.aval.dtype, np.complexfloating) for a in (*eqn.invars, *eqn.outvars) if is_float(a)}
+    kinds = {
+        np.issubdtype(a.aval.dtype, np.complexfloating)
+        for a in (*eqn.invars, *eqn.outvars)
+        if is_float(a)
+    }
     return len(kinds) > 1 or (True in kinds and eqn.primitive.name == 'conj')
 
 
-def run(program: ClosedJaxpr | Jaxpr, ins: Sequence[Dep], known: frozenset[str] = frozenset()) -> Outs:
+def run(
+    program: ClosedJaxpr | Jaxpr, ins: Sequence[Dep], known: frozenset[str] = frozenset()
+) -> Outs:
     """The dependences of a program's outputs, given those of its inputs."""
     jaxpr, consts = open_jaxpr(program)
     const = Constants(ClosedJaxpr(jaxpr, consts))
@@ -305,7 +406,7 @@ def linearised(eqn: JaxprEqn) -> ClosedJaxpr | None:
     floats = [i for i, a in enumerate(eqn.invars) if is_float(a)]
 
     def tangent(*args):
-        values, tangents = list(args[:len(eqn.invars)]), args[len(eqn.invars):]
+        values, tangents = list(args[: len(eqn.invars)]), args[len(eqn.invars) :]
 
         def f(*moving):
             for i, v in zip(floats, moving, strict=True):
@@ -320,7 +421,9 @@ def linearised(eqn: JaxprEqn) -> ClosedJaxpr | None:
 
     try:
         closed = trace(tangent, *eqn.invars, *[eqn.invars[i] for i in floats])
-    except Exception:  # whatever a foreign rule raises, the answer is the same: no derivative to look at
+    except (
+        Exception
+    ):  # whatever a foreign rule raises, the answer is the same: no derivative to look at
         return None
     jaxpr = closed.jaxpr
     return ClosedJaxpr(jaxpr.replace(eqns=prune(jaxpr.eqns, jaxpr.outvars)), closed.consts)
@@ -332,18 +435,32 @@ def is_elementwise(eqn: JaxprEqn, operands: Sequence[int]) -> bool:
     if any(a.aval.shape != shape for a in (*eqn.outvars, *[eqn.invars[i] for i in operands])):
         return False
     here = positions(shape)
-    outs, _ = influence(eqn, [Dep({i: (here,)}) if i in operands else NOTHING for i in range(len(eqn.invars))], lambda a: None)
-    return all(not d.mixed and all(len(ms) == 1 and np.array_equal(ms[0], here) for ms in d.maps.values()) for d in outs)
+    outs, _ = influence(
+        eqn,
+        [Dep({i: (here,)}) if i in operands else NOTHING for i in range(len(eqn.invars))],
+        lambda a: None,
+    )
+    return all(
+        not d.mixed and all(len(ms) == 1 and np.array_equal(ms[0], here) for ms in d.maps.values())
+        for d in outs
+    )
 
 
 class Constants:
     """The values that do not depend on any input of a program, computed when asked for."""
 
     def __init__(self, jaxpr: ClosedJaxpr):
-        self._values = {v: c for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True) if not isinstance(c, jax.core.Tracer)}
+        self._values = {
+            v: c
+            for v, c in zip(jaxpr.jaxpr.constvars, jaxpr.consts, strict=True)
+            if not isinstance(c, jax.core.Tracer)
+        }
         self._made_by: dict[Var, JaxprEqn] = {}
         for eqn in jaxpr.jaxpr.eqns:
-            if not eqn.effects and all(isinstance(a, Literal) or a in self._values or a in self._made_by for a in eqn.invars):
+            if not eqn.effects and all(
+                isinstance(a, Literal) or a in self._values or a in self._made_by
+                for a in eqn.invars
+            ):
                 self._made_by.update(dict.fromkeys(eqn.outvars, eqn))
 
     def __call__(self, a) -> np.ndarray | None:
@@ -352,6 +469,8 @@ class Constants:
         if a not in self._values and a in self._made_by:
             eqn = self._made_by[a]
             with jax.ensure_compile_time_eval():
-                self._values.update(zip(eqn.outvars, bind(eqn, [self(b) for b in eqn.invars]), strict=True))
+                self._values.update(
+                    zip(eqn.outvars, bind(eqn, [self(b) for b in eqn.invars]), strict=True)
+                )
         value = self._values.get(a)
         return None if value is None else np.asarray(value)

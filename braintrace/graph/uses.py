@@ -14,11 +14,11 @@ from jax import lax
 
 from .._jax import ClosedJaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, source_line, trace
 from ..ops.axes import Axes, Op, elementwise
-from ..ops.rules import RULES
+from ..ops.op_rules import RULES
 from ..step import Step
-from .canonical import DATA, flow, is_weight, seed_flags
+from .flatten import DATA, flow, is_weight, seed_flags
+from .index_maps import LAYOUT
 from .influence import ELEMENTWISE, Constants, is_elementwise
-from .layout import LAYOUT
 
 
 class Use(NamedTuple):
@@ -26,6 +26,7 @@ class Use(NamedTuple):
 
     Where the use is element by element, w is y: the weight broadcast to the shape it is used in. `meets` is the equation in which it meets data.
     """
+
     eqn: JaxprEqn
     operand: int
     w: Var
@@ -44,11 +45,15 @@ class Use(NamedTuple):
     @property
     def x_var(self) -> Var | None:
         """What multiplies the weight, if it is one variable."""
-        others = [a for i, a in enumerate(self.eqn.invars) if i != self.operand and isinstance(a, Var)]
+        others = [
+            a for i, a in enumerate(self.eqn.invars) if i != self.operand and isinstance(a, Var)
+        ]
         return others[0] if self.axes is not None and self.axes.x is not None and others else None
 
 
-def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[Step, tuple[Use, ...]]:
+def expose(
+    step: Step, traced: Callable[[tuple], bool] | str = 'all'
+) -> tuple[Step, tuple[Use, ...]]:
     """An equal step in which each use of a weight ends in a variable of its own, and those uses in program order."""
     jaxpr = step.jaxpr.jaxpr
     flags = seed_flags(step, traced)
@@ -60,8 +65,15 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
         f = flow(eqn, [flag(a) for a in eqn.invars])
         flags.update({v: f if is_float(v) else f & DATA for v in eqn.outvars})
         weights = [i for i, a in enumerate(eqn.invars) if is_weight(flag(a))]
-        if weights and f & DATA and (eqn.primitive.name in (ELEMENTWISE | LAYOUT) - RULES.keys()
-                                     or eqn.primitive.name.startswith('custom_') and is_elementwise(eqn, weights)):
+        if (
+            weights
+            and f & DATA
+            and (
+                eqn.primitive.name in (ELEMENTWISE | LAYOUT) - RULES.keys()
+                or eqn.primitive.name.startswith('custom_')
+                and is_elementwise(eqn, weights)
+            )
+        ):
             shape = eqn.outvars[0].aval.shape if eqn.primitive.name not in LAYOUT else None
             for i in weights:
                 made = _as_used(eqn.invars[i], shape, eqn)
@@ -75,7 +87,9 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
             outs = tuple(v for v in eqn.outvars if is_float(v))
             for i in weights if outs else ():
                 op = NotImplemented if rule is None else rule(eqn, i, const)
-                uses.append(Use(eqn, i, eqn.invars[i], outs, None if op is NotImplemented else op, eqn))
+                uses.append(
+                    Use(eqn, i, eqn.invars[i], outs, None if op is NotImplemented else op, eqn)
+                )
         eqns.append(eqn)
     results = list(jaxpr.outvars)
     for k, v in enumerate([*step.hidden_outs, *step.other_outs]):
@@ -90,8 +104,15 @@ def expose(step: Step, traced: Callable[[tuple], bool] | str = 'all') -> tuple[S
 
 def _as_used(w: Var, shape: tuple[int, ...] | None, near: JaxprEqn) -> JaxprEqn:
     """An equation that makes the weight at the shape it is used in."""
+
     def f(a):
-        return jnp.copy(a) if shape is None or a.shape == shape else lax.broadcast_in_dim(a, shape, range(len(shape)) if a.ndim else ())
+        return (
+            jnp.copy(a)
+            if shape is None or a.shape == shape
+            else lax.broadcast_in_dim(a, shape, range(len(shape)) if a.ndim else ())
+        )
 
     jaxpr = trace(f, w).jaxpr
-    return jaxpr.eqns[0].replace(invars=[w], outvars=[Var(jaxpr.outvars[0].aval)], source_info=near.source_info)
+    return jaxpr.eqns[0].replace(
+        invars=[w], outvars=[Var(jaxpr.outvars[0].aval)], source_info=near.source_info
+    )

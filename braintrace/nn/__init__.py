@@ -3,7 +3,20 @@
 import warnings as _warnings
 from importlib import import_module as _import_module
 
-from .cells import CFNCell, FusedGRUCell, FusedLSTMCell, GRUCell, LRUCell, LSTMCell, MGUCell, MiniGRU, MiniLSTM, MinimalRNNCell, URLSTMCell, ValinaRNNCell
+from .cells import (
+    CFNCell,
+    FusedGRUCell,
+    FusedLSTMCell,
+    GRUCell,
+    LRUCell,
+    LSTMCell,
+    MGUCell,
+    MiniGRU,
+    MiniLSTM,
+    MinimalRNNCell,
+    URLSTMCell,
+    ValinaRNNCell,
+)
 from .conv import Conv1d, Conv2d, Conv3d
 from .embedding import Embedding
 from .linear import GroupedLinear, Linear, LoRA, ScaledWSLinear, SignedWLinear, SparseLinear
@@ -11,17 +24,48 @@ from .norm import BatchNorm0d, BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm,
 from .readout import LeakyRateReadout, LeakySpikeReadout
 from .stack import Stack, stack
 
-__all__ = ['BatchNorm0d', 'BatchNorm1d', 'BatchNorm2d', 'BatchNorm3d', 'CFNCell', 'Conv1d', 'Conv2d', 'Conv3d', 'Embedding', 'FusedGRUCell',
-           'FusedLSTMCell', 'GRUCell', 'GroupNorm', 'GroupedLinear', 'LRUCell', 'LSTMCell', 'LayerNorm', 'LeakyRateReadout', 'LeakySpikeReadout', 'Linear',
-           'LoRA', 'MGUCell', 'MiniGRU', 'MiniLSTM', 'MinimalRNNCell', 'RMSNorm', 'ScaledWSLinear', 'SignedWLinear', 'SparseLinear', 'Stack', 'URLSTMCell',
-           'ValinaRNNCell', 'stack']
+__all__ = [
+    'BatchNorm0d',
+    'BatchNorm1d',
+    'BatchNorm2d',
+    'BatchNorm3d',
+    'CFNCell',
+    'Conv1d',
+    'Conv2d',
+    'Conv3d',
+    'Embedding',
+    'FusedGRUCell',
+    'FusedLSTMCell',
+    'GRUCell',
+    'GroupNorm',
+    'GroupedLinear',
+    'LRUCell',
+    'LSTMCell',
+    'LayerNorm',
+    'LeakyRateReadout',
+    'LeakySpikeReadout',
+    'Linear',
+    'LoRA',
+    'MGUCell',
+    'MiniGRU',
+    'MiniLSTM',
+    'MinimalRNNCell',
+    'RMSNorm',
+    'ScaledWSLinear',
+    'SignedWLinear',
+    'SparseLinear',
+    'Stack',
+    'URLSTMCell',
+    'ValinaRNNCell',
+    'stack',
+]
 
 _ELSEWHERE = {
     'brainpy.state': 'ALIF Alpha DualExpon Expon IF LIF STD STP',
     'brainstate.nn': 'AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d AvgPool1d AvgPool2d '
-                     'AvgPool3d CELU Dropout Dropout1d Dropout2d Dropout3d ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity '
-                     'LeakyReLU LogSigmoid LogSoftmax MaxPool1d MaxPool2d MaxPool3d Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d '
-                     'Softmin Softplus Softshrink Softsign SpikeBitwise Tanh Tanhshrink Unflatten',
+    'AvgPool3d CELU Dropout Dropout1d Dropout2d Dropout3d ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity '
+    'LeakyReLU LogSigmoid LogSoftmax MaxPool1d MaxPool2d MaxPool3d Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d '
+    'Softmin Softplus Softshrink Softsign SpikeBitwise Tanh Tanhshrink Unflatten',
 }
 _WHERE = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
 
@@ -29,11 +73,17 @@ _WHERE = {name: module for module, names in _ELSEWHERE.items() for name in names
 def __getattr__(name: str):
     if name not in _WHERE:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    _warnings.warn(f'`braintrace.nn.{name}` is `{_WHERE[name]}.{name}`: use it from there.', DeprecationWarning, stacklevel=2)
+    _warnings.warn(
+        f'`braintrace.nn.{name}` is `{_WHERE[name]}.{name}`: use it from there.',
+        DeprecationWarning,
+        stacklevel=2,
+    )
     try:
         return getattr(_import_module(_WHERE[name]), name)
     except ModuleNotFoundError as e:
-        raise ImportError(f'`braintrace.nn.{name}` needs brainpy: `pip install braintrace[snn]`.') from e
+        raise ImportError(
+            f'`braintrace.nn.{name}` needs brainpy: `pip install braintrace[snn]`.'
+        ) from e
 
 
 def __dir__():

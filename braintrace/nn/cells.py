@@ -33,8 +33,16 @@ class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
     memory: ClassVar[tuple[str, ...]] = ('h',)  # the hidden states
     usual: ClassVar[Callable] = orthogonal  # initial weights
 
-    def __init__(self, in_size: Any, out_size: Any, w_init: Any = None, b_init: Any = ZERO, state_init: Any = ZERO, activation: Any = 'tanh',
-                 name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        w_init: Any = None,
+        b_init: Any = ZERO,
+        state_init: Any = ZERO,
+        activation: Any = 'tanh',
+        name: str | None = None,
+    ):
         super().__init__(name=name)
         check_sizes(self, in_size=in_size, out_size=out_size)
         self.in_size, self.out_size = in_size, out_size
@@ -42,34 +50,60 @@ class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
         self._initial = dict.fromkeys(self.memory, state_init)
         size = {'x': self.in_size[-1], 'h': self.out_size[-1]}
         for key, reads in self.weights.items():
-            setattr(self, key, Linear(sum(size[r] for r in reads), self.gates * size['h'], self._gate_by_gate(w_init), b_init))
+            setattr(
+                self,
+                key,
+                Linear(
+                    sum(size[r] for r in reads),
+                    self.gates * size['h'],
+                    self._gate_by_gate(w_init),
+                    b_init,
+                ),
+            )
 
     def _gate_by_gate(self, w_init: Any) -> Any:
         f, k = type(self).usual if w_init is None else w_init, self.gates
-        return (lambda shape: jnp.concatenate([f((shape[0], shape[1] // k)) for _ in range(k)], -1)) if k > 1 and callable(f) else f
+        return (
+            (lambda shape: jnp.concatenate([f((shape[0], shape[1] // k)) for _ in range(k)], -1))
+            if k > 1 and callable(f)
+            else f
+        )
 
     def _function(self, key: str, f: Any) -> Callable:
         found = getattr(brainstate.nn, f, None) if isinstance(f, str) else f
         if not callable(found):
-            raise (ValueError if isinstance(f, str) else TypeError)(f'`{type(self).__name__}`: `{key}` must be a function or the name of one in '
-                                                                    f'`brainstate.nn`, got {f!r}.')
+            raise (ValueError if isinstance(f, str) else TypeError)(
+                f'`{type(self).__name__}`: `{key}` must be a function or the name of one in '
+                f'`brainstate.nn`, got {f!r}.'
+            )
         return found
 
     def _with(self, x: Any, h: Any) -> Any:
         """[x, h]"""
         if x.shape[:-1] != h.shape[:-1] or x.shape[-1] != self.in_size[-1]:
-            raise ValueError(f'`{type(self).__name__}`: the input, of shape {x.shape}, must fit in_size={self.in_size} and the state, of shape {h.shape}. '
-                             'Make the states with `brainstate.nn.init_all_states(model, batch_size=...)`.')
+            raise ValueError(
+                f'`{type(self).__name__}`: the input, of shape {x.shape}, must fit in_size={self.in_size} and the state, of shape {h.shape}. '
+                'Make the states with `brainstate.nn.init_all_states(model, batch_size=...)`.'
+            )
         return jnp.concatenate([x, h], -1)
 
 
 class ValinaRNNCell(Cell):
     """`h = f(W[x, h])`, by default with f = relu."""
+
     weights = {'W': 'xh'}
     usual = xavier_normal
 
-    def __init__(self, in_size: Any, out_size: Any, state_init: Any = ZERO, w_init: Any = None, b_init: Any = ZERO, activation: Any = 'relu',
-                 name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        state_init: Any = ZERO,
+        w_init: Any = None,
+        b_init: Any = ZERO,
+        activation: Any = 'relu',
+        name: str | None = None,
+    ):
         super().__init__(in_size, out_size, w_init, b_init, state_init, activation, name)
 
     def update(self, x: Any) -> Any:
@@ -79,6 +113,7 @@ class ValinaRNNCell(Cell):
 
 class GRUCell(Cell):
     """`z = s(Wz[x, h]), r = s(Wr[x, h]), h = (1 - z) h + z f(Wh[x, r h])`."""
+
     weights = {'Wz': 'xh', 'Wr': 'xh', 'Wh': 'xh'}
 
     def update(self, x: Any) -> Any:
@@ -91,6 +126,7 @@ class GRUCell(Cell):
 
 class CFNCell(Cell):
     """`h = s(Wf[x, h]) f(h) + s(Wi[x, h]) f(Wh x)`."""
+
     weights = {'Wf': 'xh', 'Wi': 'xh', 'Wh': 'x'}
 
     def update(self, x: Any) -> Any:
@@ -102,6 +138,7 @@ class CFNCell(Cell):
 
 class MGUCell(Cell):
     """`z = s(Wf[x, h]), h = (1 - z) h + z f(Wh[x, z h])`."""
+
     weights = {'Wf': 'xh', 'Wh': 'xh'}
 
     def update(self, x: Any) -> Any:
@@ -113,6 +150,7 @@ class MGUCell(Cell):
 
 class LSTMCell(Cell):
     """`c = s(Wf[x, h] + 1) c + s(Wi[x, h]) f(Wg[x, h]), h = s(Wo[x, h]) f(c)`."""
+
     weights = {'Wi': 'xh', 'Wg': 'xh', 'Wf': 'xh', 'Wo': 'xh'}
     memory = ('c', 'h')
     usual = xavier_normal
@@ -129,11 +167,20 @@ class LSTMCell(Cell):
 
 class URLSTMCell(Cell):
     """`p = s(Wf[x, h] + bias), r = s(Wr[x, h] - bias), g = 2 r p + (1 - 2 r) p^2, c = g c + (1 - g) f(Wu[x, h]), h = s(Wo[x, h]) f(c)`."""
+
     weights = {'Wu': 'xh', 'Wf': 'xh', 'Wr': 'xh', 'Wo': 'xh'}
     memory = ('c', 'h')
     usual = xavier_normal
 
-    def __init__(self, in_size: Any, out_size: Any, w_init: Any = None, state_init: Any = ZERO, activation: Any = 'tanh', name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        w_init: Any = None,
+        state_init: Any = ZERO,
+        activation: Any = 'tanh',
+        name: str | None = None,
+    ):
         super().__init__(in_size, out_size, w_init, None, state_init, activation, name)
         n = self.out_size[-1]
         p = brainstate.random.uniform(1 / n, 1 - 1 / n, (n,))
@@ -141,8 +188,11 @@ class URLSTMCell(Cell):
 
     def update(self, x: Any) -> Any:
         xh = self._with(x, self.h.value)
-        p, r = sigmoid(self.Wf(xh) + element_wise(self.bias.value)), sigmoid(self.Wr(xh) - element_wise(self.bias.value))
-        g = 2 * r * p + (1 - 2 * r) * p ** 2
+        p, r = (
+            sigmoid(self.Wf(xh) + element_wise(self.bias.value)),
+            sigmoid(self.Wr(xh) - element_wise(self.bias.value)),
+        )
+        g = 2 * r * p + (1 - 2 * r) * p**2
         self.c.value = g * self.c.value + (1 - g) * self.activation(self.Wu(xh))
         self.h.value = sigmoid(self.Wo(xh)) * self.activation(self.c.value)
         return self.h.value
@@ -150,10 +200,19 @@ class URLSTMCell(Cell):
 
 class MinimalRNNCell(Cell):
     """`z = phi(x), u = s(W_u[z, h]), h = u h + (1 - u) z`; phi is a linear layer if no other function is given."""
+
     weights = {'phi': 'x', 'W_u': 'hh'}
 
-    def __init__(self, in_size: Any, out_size: Any, w_init: Any = None, b_init: Any = ZERO, state_init: Any = ZERO, phi: Callable | None = None,
-                 name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        w_init: Any = None,
+        b_init: Any = ZERO,
+        state_init: Any = ZERO,
+        phi: Callable | None = None,
+        name: str | None = None,
+    ):
         if phi is not None:
             self.weights = {'W_u': 'hh'}
             self.phi = self._function('phi', phi)
@@ -162,19 +221,30 @@ class MinimalRNNCell(Cell):
     def update(self, x: Any) -> Any:
         z, h = self.phi(x), self.h.value
         if z.shape != h.shape:
-            raise ValueError(f'`MinimalRNNCell`: `phi` of the input, of shape {z.shape}, must be like the state, of shape {h.shape}.')
+            raise ValueError(
+                f'`MinimalRNNCell`: `phi` of the input, of shape {z.shape}, must be like the state, of shape {h.shape}.'
+            )
         u = sigmoid(self.W_u(jnp.concatenate([z, h], -1)))
         self.h.value = u * h + (1 - u) * z
         return self.h.value
 
 
 class _Mini(Cell):
-    def __init__(self, in_size: Any, out_size: Any, w_init: Any = None, b_init: Any = ZERO, state_init: Any = ZERO, name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        w_init: Any = None,
+        b_init: Any = ZERO,
+        state_init: Any = ZERO,
+        name: str | None = None,
+    ):
         super().__init__(in_size, out_size, w_init, b_init, state_init, name=name)
 
 
 class MiniGRU(_Mini):
     """`z = s(W_z[x, h]), h = (1 - z) h + z W_x x`."""
+
     weights = {'W_x': 'x', 'W_z': 'xh'}
 
     def update(self, x: Any) -> Any:
@@ -186,6 +256,7 @@ class MiniGRU(_Mini):
 
 class MiniLSTM(_Mini):
     """`h = s(W_f[x, h]) h + s(W_i[x, h]) W_x x`."""
+
     weights = {'W_x': 'x', 'W_f': 'xh', 'W_i': 'xh'}
 
     def update(self, x: Any) -> Any:
@@ -209,28 +280,64 @@ class LRUCell(WithStates, brainstate.nn.Module):  # type: ignore[misc]
         (3,)
     """
 
-    def __init__(self, d_model: int, d_hidden: int, r_min: float = 0.0, r_max: float = 1.0, max_phase: float = 6.28):
+    def __init__(
+        self,
+        d_model: int,
+        d_hidden: int,
+        r_min: float = 0.0,
+        r_max: float = 1.0,
+        max_phase: float = 6.28,
+    ):
         super().__init__()
         check_sizes(self, d_model=d_model, d_hidden=d_hidden)
         if not (0 <= r_min < r_max <= 1 and max_phase > 0):
-            raise ValueError(f'`LRUCell` needs 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min=}, {r_max=}, {max_phase=}.')
+            raise ValueError(
+                f'`LRUCell` needs 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min=}, {r_max=}, {max_phase=}.'
+            )
         self.in_size, self.out_size = d_model, d_hidden
-        self.d_model, self.d_hidden, self.r_min, self.r_max, self.max_phase = d_model, d_hidden, r_min, r_max, max_phase
+        self.d_model, self.d_hidden, self.r_min, self.r_max, self.max_phase = (
+            d_model,
+            d_hidden,
+            r_min,
+            r_max,
+            max_phase,
+        )
         self._initial = {'h_re': ZERO, 'h_im': ZERO}
-        self.theta_log = brainstate.ParamState(jnp.log(max_phase * brainstate.random.uniform(size=(d_hidden,))))
-        self.nu_log = brainstate.ParamState(jnp.log(-.5 * jnp.log(brainstate.random.uniform(size=(d_hidden,)) * (r_max ** 2 - r_min ** 2) + r_min ** 2)))
-        self.gamma_log = brainstate.ParamState(jnp.log(jnp.sqrt(1 - jnp.exp(-2 * jnp.exp(self.nu_log.value)))))
+        self.theta_log = brainstate.ParamState(
+            jnp.log(max_phase * brainstate.random.uniform(size=(d_hidden,)))
+        )
+        self.nu_log = brainstate.ParamState(
+            jnp.log(
+                -0.5
+                * jnp.log(
+                    brainstate.random.uniform(size=(d_hidden,)) * (r_max**2 - r_min**2) + r_min**2
+                )
+            )
+        )
+        self.gamma_log = brainstate.ParamState(
+            jnp.log(jnp.sqrt(1 - jnp.exp(-2 * jnp.exp(self.nu_log.value))))
+        )
         normal = lambda shape: brainstate.random.randn(*shape) / math.sqrt(shape[0])
         self.B_re, self.B_im = (Linear(d_model, d_hidden, normal, None) for _ in range(2))
         self.C_re, self.C_im = (Linear(d_hidden, d_model, normal, None) for _ in range(2))
         self.D = brainstate.ParamState(brainstate.random.randn(d_model))
 
     def update(self, x: Any) -> Any:
-        nu, theta, gamma = (element_wise(s.value, weight_fn=jnp.exp) for s in (self.nu_log, self.theta_log, self.gamma_log))
-        re, im, h_re, h_im = jnp.exp(-nu) * jnp.cos(theta), jnp.exp(-nu) * jnp.sin(theta), self.h_re.value, self.h_im.value
+        nu, theta, gamma = (
+            element_wise(s.value, weight_fn=jnp.exp)
+            for s in (self.nu_log, self.theta_log, self.gamma_log)
+        )
+        re, im, h_re, h_im = (
+            jnp.exp(-nu) * jnp.cos(theta),
+            jnp.exp(-nu) * jnp.sin(theta),
+            self.h_re.value,
+            self.h_im.value,
+        )
         self.h_re.value = re * h_re - im * h_im + gamma * self.B_re(x)
         self.h_im.value = re * h_im + im * h_re + gamma * self.B_im(x)
-        return self.C_re(self.h_re.value) - self.C_im(self.h_im.value) + element_wise(self.D.value) * x
+        return (
+            self.C_re(self.h_re.value) - self.C_im(self.h_im.value) + element_wise(self.D.value) * x
+        )
 
 
 class FusedGRUCell(Cell):
@@ -238,6 +345,7 @@ class FusedGRUCell(Cell):
 
     The reset gate acts after the product, so that there is one product of x and one of h in a step.
     """
+
     weights = {'W_x': 'x', 'W_h': 'h'}
     gates = 3
 
@@ -252,6 +360,7 @@ class FusedGRUCell(Cell):
 
 class FusedLSTMCell(LSTMCell):
     """The equations of `LSTMCell` with one product, `(i, g, f, o) = W[x, h]`."""
+
     weights = {'W': 'xh'}
     gates = 4
 

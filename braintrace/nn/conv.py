@@ -31,19 +31,41 @@ class _Conv:
         (8, 3)
     """
 
-    def __init__(self, in_size: Any, out_channels: int, kernel_size: Any, stride: Any = 1, *args: Any, **kwargs: Any):
-        check_sizes(self, in_size=in_size, out_channels=out_channels, kernel_size=kernel_size, stride=stride)
+    def __init__(
+        self,
+        in_size: Any,
+        out_channels: int,
+        kernel_size: Any,
+        stride: Any = 1,
+        *args: Any,
+        **kwargs: Any,
+    ):
+        check_sizes(
+            self, in_size=in_size, out_channels=out_channels, kernel_size=kernel_size, stride=stride
+        )
         for key, value in ('kernel_size', kernel_size), ('stride', stride):
             if isinstance(value, tuple | list) and len(value) not in (1, len(in_size) - 1):
-                raise ValueError(f'`{type(self).__name__}`: `{key}` must have one entry for each spatial axis of `in_size` {in_size}, got {value}.')
+                raise ValueError(
+                    f'`{type(self).__name__}`: `{key}` must have one entry for each spatial axis of `in_size` {in_size}, got {value}.'
+                )
         super().__init__(in_size, out_channels, kernel_size, stride, *args, **kwargs)  # type: ignore[call-arg]
 
     def update(self: Any, x: Any) -> Any:
         check_input(self, x)
         p = self.weight.value
         mask = None if self.w_mask is None else lambda w: w * self.w_mask
-        return conv(x, p['weight'], p.get('bias'), strides=self.stride, padding=self.padding, lhs_dilation=self.lhs_dilation, rhs_dilation=self.rhs_dilation,
-                    feature_group_count=self.groups, dimension_numbers=self.dimension_numbers, kernel_fn=mask)
+        return conv(
+            x,
+            p['weight'],
+            p.get('bias'),
+            strides=self.stride,
+            padding=self.padding,
+            lhs_dilation=self.lhs_dilation,
+            rhs_dilation=self.rhs_dilation,
+            feature_group_count=self.groups,
+            dimension_numbers=self.dimension_numbers,
+            kernel_fn=mask,
+        )
 
 
 class Conv1d(_Conv, brainstate.nn.Conv1d):  # type: ignore[misc]

@@ -39,13 +39,19 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
 
     def update(self, indices: Any) -> Any:
         stop, indices = jax.lax.stop_gradient, jnp.asarray(indices)
-        y = embedding(indices, self.weight.value, weight_fn=lambda w: (stop(w) if self.freeze else w).reshape(w.shape[0], -1))
+        y = embedding(
+            indices,
+            self.weight.value,
+            weight_fn=lambda w: (stop(w) if self.freeze else w).reshape(w.shape[0], -1),
+        )
         if self.max_norm is not None:
             norm = jnp.linalg.norm(stop(y), self.norm_type, axis=-1, keepdims=True)
             y = y - stop(y * jnp.maximum(1 - self.max_norm / jnp.maximum(norm, 1e-12), 0))
         if self.padding_idx is not None:
             y = jnp.where((indices == self.padding_idx)[..., None], stop(y), y)
         if self.scale_grad_by_freq:
-            share = 1 / (indices.reshape(-1, 1) == indices.ravel()).sum(1).reshape(*indices.shape, 1)
+            share = 1 / (indices.reshape(-1, 1) == indices.ravel()).sum(1).reshape(
+                *indices.shape, 1
+            )
             y = share * y + stop((1 - share) * y)
         return y.reshape(*indices.shape, *self.embedding_size)

@@ -30,10 +30,14 @@ def orthogonal(shape: tuple[int, int]) -> Any:
 
 class WithStates:
     """A module whose hidden states have a shape and initial values: `_initial` by name."""
+
     _initial: dict[str, Any]
 
     def _values(self, batch_size: int | None) -> dict[str, Any]:
-        return {name: init.param(value, self._state_size, batch_size) for name, value in self._initial.items()}
+        return {
+            name: init.param(value, self._state_size, batch_size)
+            for name, value in self._initial.items()
+        }
 
     @property
     def _state_size(self) -> tuple[int, ...]:
@@ -52,12 +56,18 @@ def check_sizes(layer: Any, **sizes: Any) -> None:
     """Positive integers, or tuples of them."""
     for name, size in sizes.items():
         entries = size if isinstance(size, tuple | list) else (size,)
-        if not entries or any(not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1 for n in entries):
-            raise ValueError(f'`{type(layer).__name__}`: `{name}` must be a positive integer or a tuple of them, got {size!r}.')
+        if not entries or any(
+            not isinstance(n, int | np.integer) or isinstance(n, bool) or n < 1 for n in entries
+        ):
+            raise ValueError(
+                f'`{type(layer).__name__}`: `{name}` must be a positive integer or a tuple of them, got {size!r}.'
+            )
 
 
 def check_input(layer: Any, x: Any) -> None:
     """The input ends in the axes of `in_size`."""
     n = len(layer.in_size)
-    if jnp.ndim(x) < n or jnp.shape(x)[jnp.ndim(x) - n:] != tuple(layer.in_size):
-        raise ValueError(f'`{type(layer).__name__}`: the input must end in the axes {tuple(layer.in_size)} of `in_size`, got shape {jnp.shape(x)}.')
+    if jnp.ndim(x) < n or jnp.shape(x)[jnp.ndim(x) - n :] != tuple(layer.in_size):
+        raise ValueError(
+            f'`{type(layer).__name__}`: the input must end in the axes {tuple(layer.in_size)} of `in_size`, got shape {jnp.shape(x)}.'
+        )

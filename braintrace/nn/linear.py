@@ -19,7 +19,9 @@ class _Sized:
         check_sizes(self, in_size=in_size, out_size=out_size)
         lead = [tuple(s)[:-1] if isinstance(s, tuple | list) else () for s in (in_size, out_size)]
         if lead[0] != lead[1]:
-            raise ValueError(f'`{type(self).__name__}`: `in_size` {in_size} and `out_size` {out_size} must agree in all axes but the last.')
+            raise ValueError(
+                f'`{type(self).__name__}`: `in_size` {in_size} and `out_size` {out_size} must agree in all axes but the last.'
+            )
         super().__init__(in_size, out_size, *args, **kwargs)  # type: ignore[call-arg]
 
 
@@ -41,7 +43,12 @@ class Linear(_Sized, brainstate.nn.Linear):  # type: ignore[misc]
 
     def update(self, x: Any) -> Any:
         p = self.weight.value
-        return matmul(x, p['weight'], p.get('bias'), weight_fn=None if self.w_mask is None else lambda w: w * self.w_mask)
+        return matmul(
+            x,
+            p['weight'],
+            p.get('bias'),
+            weight_fn=None if self.w_mask is None else lambda w: w * self.w_mask,
+        )
 
 
 class GroupedLinear(brainstate.nn.Module):  # type: ignore[misc]
@@ -57,14 +64,29 @@ class GroupedLinear(brainstate.nn.Module):  # type: ignore[misc]
         (5, 2, 4)
     """
 
-    def __init__(self, num_groups: int, in_features: int, out_features: int, w_init: Any = kaiming_normal, b_init: Any = ZERO,
-                 name: str | None = None, param_type: type = brainstate.ParamState):
+    def __init__(
+        self,
+        num_groups: int,
+        in_features: int,
+        out_features: int,
+        w_init: Any = kaiming_normal,
+        b_init: Any = ZERO,
+        name: str | None = None,
+        param_type: type = brainstate.ParamState,
+    ):
         super().__init__(name=name)
         check_sizes(self, num_groups=num_groups, in_features=in_features, out_features=out_features)
         self.num_groups, self.in_features, self.out_features = num_groups, in_features, out_features
         self.in_size, self.out_size = (num_groups, in_features), (num_groups, out_features)
         bias = {} if b_init is None else {'bias': init.param(b_init, self.out_size)}
-        self.weight = param_type({'weight': init.param(w_init, (num_groups, in_features, out_features), allow_none=False), **bias})
+        self.weight = param_type(
+            {
+                'weight': init.param(
+                    w_init, (num_groups, in_features, out_features), allow_none=False
+                ),
+                **bias,
+            }
+        )
 
     def update(self, x: Any) -> Any:
         p = self.weight.value
@@ -86,12 +108,21 @@ class SignedWLinear(_Sized, brainstate.nn.SignedWLinear):  # type: ignore[misc]
 
     def __init__(self, in_size: Any, out_size: Any, *args: Any, **kwargs: Any):
         super().__init__(in_size, out_size, *args, **kwargs)
-        wanted, got = jnp.shape(self.weight.value), jnp.shape(self.w_sign) if self.w_sign is not None else ()
+        wanted, got = (
+            jnp.shape(self.weight.value),
+            jnp.shape(self.w_sign) if self.w_sign is not None else (),
+        )
         if got not in ((), wanted):
-            raise ValueError(f'`SignedWLinear`: `w_sign` must have the shape {wanted} of the weight, got {got}.')
+            raise ValueError(
+                f'`SignedWLinear`: `w_sign` must have the shape {wanted} of the weight, got {got}.'
+            )
 
     def update(self, x: Any) -> Any:
-        return matmul(x, self.weight.value, weight_fn=lambda w: jnp.abs(w) if self.w_sign is None else jnp.abs(w) * self.w_sign)
+        return matmul(
+            x,
+            self.weight.value,
+            weight_fn=lambda w: jnp.abs(w) if self.w_sign is None else jnp.abs(w) * self.w_sign,
+        )
 
 
 class ScaledWSLinear(_Sized, brainstate.nn.ScaledWSLinear):  # type: ignore[misc]
@@ -114,6 +145,7 @@ class ScaledWSLinear(_Sized, brainstate.nn.ScaledWSLinear):  # type: ignore[misc
         def standardised(w: Any) -> Any:
             w = brainstate.nn.weight_standardization(w, self.eps, p.get('gain'))
             return w if self.w_mask is None else w * self.w_mask
+
         return matmul(x, p['weight'], p.get('bias'), weight_fn=standardised)
 
 
@@ -132,7 +164,9 @@ class SparseLinear(brainstate.nn.SparseLinear):  # type: ignore[misc]
 
     def __init__(self, spar_mat: Any, *args: Any, **kwargs: Any):
         if not hasattr(spar_mat, 'with_data'):
-            raise TypeError(f'`SparseLinear`: `spar_mat` must be a sparse matrix of brainevent or saiunit.sparse, got {type(spar_mat).__name__}.')
+            raise TypeError(
+                f'`SparseLinear`: `spar_mat` must be a sparse matrix of brainevent or saiunit.sparse, got {type(spar_mat).__name__}.'
+            )
         super().__init__(spar_mat, *args, **kwargs)
 
     def update(self, x: Any) -> Any:
@@ -155,10 +189,20 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         (4, 2)
     """
 
-    def __init__(self, in_features: int, lora_rank: int, out_features: int, *, base_module: Any = None, **kwargs: Any):
+    def __init__(
+        self,
+        in_features: int,
+        lora_rank: int,
+        out_features: int,
+        *,
+        base_module: Any = None,
+        **kwargs: Any,
+    ):
         check_sizes(self, in_features=in_features, lora_rank=lora_rank, out_features=out_features)
         if base_module is not None and not callable(base_module):
-            raise ValueError(f'`LoRA`: `base_module` must be a module or a function, got {type(base_module).__name__}.')
+            raise ValueError(
+                f'`LoRA`: `base_module` must be a module or a function, got {type(base_module).__name__}.'
+            )
         super().__init__(in_features, lora_rank, out_features, base_module=base_module, **kwargs)
 
     __call__ = brainstate.nn.Module.__call__

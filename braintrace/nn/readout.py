@@ -24,7 +24,7 @@ def relu_grad(x: jax.Array) -> jax.Array:
     return (x >= 0).astype(x.dtype)
 
 
-relu_grad.defjvps(lambda t, y, x: .3 * jnp.maximum(0, 1 - jnp.abs(x)) * t)
+relu_grad.defjvps(lambda t, y, x: 0.3 * jnp.maximum(0, 1 - jnp.abs(x)) * t)
 
 
 class _Leaky(WithStates, brainstate.nn.Module):  # type: ignore[misc]
@@ -54,7 +54,15 @@ class LeakyRateReadout(_Leaky):
         (4, 3)
     """
 
-    def __init__(self, in_size: Any, out_size: Any, tau: Any = 5. * u.ms, w_init: Any = kaiming_normal, r_init: Any = ZERO, name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        tau: Any = 5.0 * u.ms,
+        w_init: Any = kaiming_normal,
+        r_init: Any = ZERO,
+        name: str | None = None,
+    ):
         super().__init__(in_size, out_size, tau, w_init, name)
         self.r_init, self._initial = r_init, {'r': r_init}
 
@@ -81,14 +89,33 @@ class LeakySpikeReadout(_Leaky):
         (4, 3)
     """
 
-    def __init__(self, in_size: Any, out_size: Any, tau: Any = 5. * u.ms, V_th: Any = 1. * u.mV, w_init: Any = lambda s: kaiming_normal(s) * u.mV,
-                 V_init: Any = ZERO_MV, spk_fun: Callable = relu_grad, spk_reset: str = 'soft', name: str | None = None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        tau: Any = 5.0 * u.ms,
+        V_th: Any = 1.0 * u.mV,
+        w_init: Any = lambda s: kaiming_normal(s) * u.mV,
+        V_init: Any = ZERO_MV,
+        spk_fun: Callable = relu_grad,
+        spk_reset: str = 'soft',
+        name: str | None = None,
+    ):
         super().__init__(in_size, out_size, tau, w_init, name)
         if spk_reset not in ('soft', 'hard'):
-            raise ValueError(f"`LeakySpikeReadout`: `spk_reset` must be 'soft' or 'hard', got {spk_reset!r}.")
+            raise ValueError(
+                f"`LeakySpikeReadout`: `spk_reset` must be 'soft' or 'hard', got {spk_reset!r}."
+            )
         if not callable(spk_fun):
-            raise TypeError(f'`LeakySpikeReadout`: `spk_fun` must be a function, got {type(spk_fun).__name__}.')
-        self.V_th, self.V_init, self.spk_fun, self.spk_reset = init.param(V_th, self.out_size), V_init, spk_fun, spk_reset
+            raise TypeError(
+                f'`LeakySpikeReadout`: `spk_fun` must be a function, got {type(spk_fun).__name__}.'
+            )
+        self.V_th, self.V_init, self.spk_fun, self.spk_reset = (
+            init.param(V_th, self.out_size),
+            V_init,
+            spk_fun,
+            spk_reset,
+        )
         self._initial = {'V': V_init}
 
     @property

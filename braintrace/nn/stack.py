@@ -25,7 +25,9 @@ class Stack(brainstate.nn.Module):  # type: ignore[misc]
         super().__init__(name=name)
         for i, layer in enumerate(layers):
             if not callable(layer):
-                raise TypeError(f'`Stack`: layer {i} must be a module or a function, got {type(layer).__name__}.')
+                raise TypeError(
+                    f'`Stack`: layer {i} must be a module or a function, got {type(layer).__name__}.'
+                )
         self.layers = list(layers)
 
     def update(self, x: Any) -> Any:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 class Axes(NamedTuple):
     """The labels of the axes of x, w and y, one letter for each axis."""
+
     x: str | None
     w: str
     y: str
@@ -30,6 +31,7 @@ class Axes(NamedTuple):
 
 class Table(NamedTuple):
     """One row of `size` for each sample: `row(x)` is its number (`size` for none), `batch` and `width` are the axes of y."""
+
     size: int
     row: Callable[[Any], Any]
     batch: tuple[int, ...]
@@ -53,6 +55,7 @@ class Op:
         outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
         table: where the weight is a table of which each sample reads one row.
     """
+
     axes: Axes
     w_shape: tuple[int, ...]
     x: Callable[[Sequence[Any]], Any] = lambda values: None
@@ -74,7 +77,9 @@ class Op:
     def trace_shape(self, y: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a trace for one state of the units, for an output of this shape."""
         at_y = jax.eval_shape(lambda: self.at_y(jnp.zeros(y))).shape
-        size = dict(zip(self.axes.w, self.labelled or self.w_shape, strict=True)) | dict(zip(self.axes.y, at_y, strict=True))
+        size = dict(zip(self.axes.w, self.labelled or self.w_shape, strict=True)) | dict(
+            zip(self.axes.y, at_y, strict=True)
+        )
         return tuple(size[c] for c in self.axes.trace)
 
     def at_y(self, values: Any) -> Any:
@@ -86,13 +91,18 @@ class Op:
 
 # ---- kernels: x has the steps Z first, q and dy too; S and A count the states of a unit ------------------------------------------
 
+
 def gradient(op: Op, x: Any, dy: Any) -> Any:
     """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps."""
     if op.axes.x is None:
         return dy.sum(0)
     if op.apply is None:
-        return _sum_of_products(op, f'Z{op.axes.x}', _at_x(op, x), f'Z{op.axes.y}', op.at_y(dy), op.axes.w)
-    return jax.vjp(lambda w: jax.vmap(lambda a: op.apply(a, w))(x), jnp.zeros(op.w_shape, dy.dtype))[1](dy)[0]  # type: ignore[misc]
+        return _sum_of_products(
+            op, f'Z{op.axes.x}', _at_x(op, x), f'Z{op.axes.y}', op.at_y(dy), op.axes.w
+        )
+    return jax.vjp(
+        lambda w: jax.vmap(lambda a: op.apply(a, w))(x), jnp.zeros(op.w_shape, dy.dtype)
+    )[1](dy)[0]  # type: ignore[misc]
 
 
 def spread(op: Op, x: Any) -> Any:
@@ -113,13 +123,17 @@ def outer(op: Op, x: Any, q: Any) -> Any:
         return q.sum(0)
     if op.outer is not None:
         return op.outer(x, q)
-    return _sum_of_products(op, f'ZS{op.axes.y}', op.at_y(q), f'Z{op.axes.x}', _at_x(op, x), f'S{op.axes.trace}')
+    return _sum_of_products(
+        op, f'ZS{op.axes.y}', op.at_y(q), f'Z{op.axes.x}', _at_x(op, x), f'S{op.axes.trace}'
+    )
 
 
 def decay(op: Op, Q: Any, e: Any) -> Any:
     """`Q e`: every unit takes what it had through its own transition."""
     Q = _beside(op, op.at_y(Q))
-    return sum(Q[:, a] * e[a] for a in range(len(e)))  # a unit has few states; XLA makes one loop of a sum, but none of a reduction
+    return sum(
+        Q[:, a] * e[a] for a in range(len(e))
+    )  # a unit has few states; XLA makes one loop of a sum, but none of a reduction
 
 
 def kept_at(op: Op, e: Any, there: Any) -> Any:
@@ -146,10 +160,16 @@ def _at_x(op: Op, x: Any) -> Any:
 def _sum_of_products(op: Op, xs: str, x: Any, ys: str, y: Any, out: str) -> Any:
     if op.line_up_y is None or set(op.axes.x or ()) != set(op.axes.y):
         return jnp.einsum(f'{xs},{ys}->{out}', x, y)
-    order = [*out, *[c for c in ys if c not in out]]  # nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it
-    place = lambda labels, a: jnp.expand_dims(a.transpose([labels.index(c) for c in order if c in labels]), [k for k, c in enumerate(order) if c not in labels])
+    order = [
+        *out,
+        *[c for c in ys if c not in out],
+    ]  # nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it
+    place = lambda labels, a: jnp.expand_dims(
+        a.transpose([labels.index(c) for c in order if c in labels]),
+        [k for k, c in enumerate(order) if c not in labels],
+    )
     return (place(xs, x) * place(ys, y)).sum(tuple(range(len(out), len(order))))
 
 
 def elementwise(shape: tuple[int, ...]) -> Op:
-    return Op(Axes(None, ascii_letters[:len(shape)], ascii_letters[:len(shape)]), shape)
+    return Op(Axes(None, ascii_letters[: len(shape)], ascii_letters[: len(shape)]), shape)

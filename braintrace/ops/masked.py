@@ -15,16 +15,28 @@ from .axes import Axes, Op
 def compact(op: Op, pattern: np.ndarray) -> Op:
     """The same op on the weights that can be other than zero (`pattern`), where that is less than half of what the longest list would fill."""
     assert op.axes.x is not None
-    inner, outer = [c for c in op.axes.w if c not in op.axes.y], [c for c in op.axes.w if c in op.axes.y]
+    inner, outer = (
+        [c for c in op.axes.w if c not in op.axes.y],
+        [c for c in op.axes.w if c in op.axes.y],
+    )
     size = dict(zip(op.axes.w, pattern.shape, strict=True))
-    flat = pattern.transpose([op.axes.w.index(c) for c in (*outer, *inner)]).reshape(-1, int(np.prod([size[c] for c in inner]))) != 0
+    flat = (
+        pattern.transpose([op.axes.w.index(c) for c in (*outer, *inner)]).reshape(
+            -1, int(np.prod([size[c] for c in inner]))
+        )
+        != 0
+    )
     most = max(1, int(flat.sum(1).max(initial=0)))
     if not inner or 2 * most > flat.shape[1]:
         return op
-    lists = np.argsort(~flat, axis=1, kind='stable')[:, :most]  # the places of each output's weights
+    lists = np.argsort(~flat, axis=1, kind='stable')[
+        :, :most
+    ]  # the places of each output's weights
     shape = (*[size[c] for c in outer], most)
     kept = np.take_along_axis(flat, lists, 1).reshape(shape)
-    place = dict(zip(inner, np.unravel_index(lists.reshape(shape), [size[c] for c in inner]), strict=True)) | dict(zip(outer, np.indices(shape), strict=False))
+    place = dict(
+        zip(inner, np.unravel_index(lists.reshape(shape), [size[c] for c in inner]), strict=True)
+    ) | dict(zip(outer, np.indices(shape), strict=False))
     batch = [c for c in op.axes.x if c not in op.axes.w]
     new = next(c for c in ascii_letters if c not in {*op.axes.x, *op.axes.w, *op.axes.y})
 
@@ -34,7 +46,17 @@ def compact(op: Op, pattern: np.ndarray) -> Op:
         return x[(..., *[place[c] for c in rest])] * kept
 
     def whole(a: Any) -> Any:
-        return jnp.zeros(op.w_shape, a.dtype).at[tuple(place[c] for c in op.axes.w)].add(a.reshape(shape) * kept)
+        return (
+            jnp.zeros(op.w_shape, a.dtype)
+            .at[tuple(place[c] for c in op.axes.w)]
+            .add(a.reshape(shape) * kept)
+        )
 
     labels = ''.join(outer) + new
-    return replace(op, axes=Axes(''.join(batch) + labels, labels, op.axes.y), line_up_x=line_up_x, labelled=shape, whole=whole)
+    return replace(
+        op,
+        axes=Axes(''.join(batch) + labels, labels, op.axes.y),
+        line_up_x=line_up_x,
+        labelled=shape,
+        whole=whole,
+    )

@@ -13,16 +13,34 @@ OpRule = Callable[[JaxprEqn, int, Callable], Op]
 
 class ETPPrimitive(FunctionPrimitive):
     """A primitive made by `register_primitive`. With an `op_rule` the compiler takes it as it is. `rules` are those of old code, which it does not need."""
+
     trainable: Callable[[Mapping[str, Any]], Mapping[str, int]]
     op_rule: OpRule | None
     rules: dict[str, Callable]
 
-    def register_etp_rules(self, *, dt_to_t: Callable | None = None, xy_to_dw: Callable | None = None, init_drtrl: Callable | None = None,
-                           init_pp: Callable | None = None, fast_path: Any = None, pp_x_repr: Callable | None = None,
-                           snap_anchor: Callable | None = None, snap_adjacency: Callable | None = None) -> None:
+    def register_etp_rules(
+        self,
+        *,
+        dt_to_t: Callable | None = None,
+        xy_to_dw: Callable | None = None,
+        init_drtrl: Callable | None = None,
+        init_pp: Callable | None = None,
+        fast_path: Any = None,
+        pp_x_repr: Callable | None = None,
+        snap_anchor: Callable | None = None,
+        snap_adjacency: Callable | None = None,
+    ) -> None:
         """Keep these rules. They are accepted for old code: what they would say is found in the op itself."""
-        given = dict(dt_to_t=dt_to_t, xy_to_dw=xy_to_dw, init_drtrl=init_drtrl, init_pp=init_pp, fast_path=fast_path, pp_x_repr=pp_x_repr,
-                     snap_anchor=snap_anchor, snap_adjacency=snap_adjacency)
+        given = dict(
+            dt_to_t=dt_to_t,
+            xy_to_dw=xy_to_dw,
+            init_drtrl=init_drtrl,
+            init_pp=init_pp,
+            fast_path=fast_path,
+            pp_x_repr=pp_x_repr,
+            snap_anchor=snap_anchor,
+            snap_adjacency=snap_adjacency,
+        )
         self.rules.update({k: v for k, v in given.items() if v is not None})
 
     def register_dt_to_t(self, fn: Callable) -> None:
@@ -42,9 +60,17 @@ class ETPPrimitive(FunctionPrimitive):
         self.register_etp_rules(init_pp=fn)
 
 
-def register_primitive(name: str, impl_fn: Callable, *, batched: bool = False, gradient_enabled: bool = False,
-                       trainable_invars_fn: Callable[[Mapping[str, Any]], Mapping[str, int]] | None = None, x_invar_index: int = 0,
-                       y_outvar_index: int = 0, op_rule: OpRule | None = None) -> ETPPrimitive:
+def register_primitive(
+    name: str,
+    impl_fn: Callable,
+    *,
+    batched: bool = False,
+    gradient_enabled: bool = False,
+    trainable_invars_fn: Callable[[Mapping[str, Any]], Mapping[str, int]] | None = None,
+    x_invar_index: int = 0,
+    y_outvar_index: int = 0,
+    op_rule: OpRule | None = None,
+) -> ETPPrimitive:
     """A primitive `p.bind(*operands, **params)` that computes `impl_fn(*operands, **params)`, with derivatives, batching and lowering derived from it.
 
     Args:
@@ -62,7 +88,9 @@ def register_primitive(name: str, impl_fn: Callable, *, batched: bool = False, g
         Array([6.], dtype=float32)
     """
     if not callable(impl_fn):
-        raise TypeError(f'`impl_fn` must be a function of the operands, got {type(impl_fn).__name__}.')
+        raise TypeError(
+            f'`impl_fn` must be a function of the operands, got {type(impl_fn).__name__}.'
+        )
     primitive = ETPPrimitive(name, impl_fn)
     primitive.trainable = trainable_invars_fn or (lambda params: {'weight': 1})
     primitive.op_rule = op_rule

@@ -13,12 +13,10 @@ and possibly of the parameters themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 
 Traces = dict[str, Any]
 
@@ -28,6 +26,7 @@ class Credit:
     """Credit inside each step (`single-step`): of each relation's y, of the old hidden leaves along their transition; when asked, of y along position-wise
     paths (`direct()`) and of the new hidden leaves, each with the rest of its group fixed (`signals()`). `past` is credit of the state before the step, from
     outputs that read it directly; None for none."""
+
     y: list
     direct: Any
     hidden: list
@@ -38,6 +37,7 @@ class Credit:
 @dataclass(frozen=True, eq=False)
 class Entry:
     """Credit that arrives at a window's entry (`multi-step`): of the hidden leaves and of the other float states; steps done before; the parameters."""
+
     hidden: list
     other: list
     steps: Any
@@ -47,67 +47,59 @@ class Entry:
 @dataclass
 class Contribution:
     """Gradients of weights by relation, and of the parameters."""
+
     weights: dict[int, Any] = field(default_factory=dict)
     params: list | None = None
 
 
 class Carrier(Protocol):
     def init(self) -> Traces: ...
-    def block(self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool) -> tuple[Contribution, Traces | None]: ...
+    def block(
+        self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool
+    ) -> tuple[Contribution, Traces | None]: ...
     def read(self, traces: Traces, credit: Entry) -> Contribution: ...
     def advance(self, traces: Traces, window: Any) -> Traces: ...
-
-
-def over_states(a: Any, axis: int) -> Any:
-    """The sum over the few states of a unit, term by term: XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can
-    even come out wrong inside a loop."""
-    return sum(jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis]))
-
-
-def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:
-    """`lax.scan`, without the loop when there is one step. Axes of length one stay outside: XLA would move data to lay them out."""
-    if length == 1:
-        carry, out = f(carry, jax.tree.map(lambda a: a[0], xs))
-        return carry, jax.tree.map(lambda a: a[None], out)
-    of_outs: Any = None
-
-    def turn(carry, x):
-        nonlocal of_outs
-        carry, outs = f(_reshaped(carry, of_carry), _reshaped(x, of_xs))
-        of_outs = jax.tree.map(jnp.shape, outs)
-        return _squeezed(carry), _squeezed(outs)
-
-    of_carry, of_xs = jax.tree.map(jnp.shape, carry), jax.tree.map(lambda a: jnp.shape(a)[1:], xs)
-    carry, outs = jax.lax.scan(turn, _squeezed(carry), _squeezed(xs), length=length, reverse=reverse)
-    return _reshaped(carry, of_carry), _reshaped(outs, of_outs, length)
-
-
-def _squeezed(tree: Any) -> Any:
-    return jax.tree.map(lambda a: jnp.reshape(a, [n for n in jnp.shape(a) if n != 1]), tree)
-
-
-def _reshaped(tree: Any, shapes: Any, *lead: int) -> Any:
-    return jax.tree.map(lambda a, shape: jnp.reshape(a, (*lead, *shape)), tree, shapes)
 
 
 @dataclass(frozen=True, eq=False)
 class Several:
     """Different carriers for different relations."""
+
     parts: tuple[Carrier, ...]
 
     def _each(self, traces: Any) -> list[Any]:
-        return [None if traces is None else {k: traces[k] for k in jax.eval_shape(p.init)} for p in self.parts]
+        return [
+            None if traces is None else {k: traces[k] for k in jax.eval_shape(p.init)}
+            for p in self.parts
+        ]
 
     def init(self) -> Traces:
         return {k: v for p in self.parts for k, v in p.init().items()}
 
-    def block(self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool) -> tuple[Contribution, Traces | None]:
-        done = [p.block(t, window, credit, steps, keep) for p, t in zip(self.parts, self._each(traces), strict=True)]
+    def block(
+        self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool
+    ) -> tuple[Contribution, Traces | None]:
+        done = [
+            p.block(t, window, credit, steps, keep)
+            for p, t in zip(self.parts, self._each(traces), strict=True)
+        ]
         weights = {r: w for c, _ in done for r, w in c.weights.items()}
-        return Contribution(weights), {k: v for _, t in done for k, v in (t or {}).items()} if keep else None
+        return Contribution(weights), {
+            k: v for _, t in done for k, v in (t or {}).items()
+        } if keep else None
 
     def read(self, traces: Traces, credit: Entry) -> Contribution:
-        return Contribution({r: w for p, t in zip(self.parts, self._each(traces), strict=True) for r, w in p.read(t, credit).weights.items()})
+        return Contribution(
+            {
+                r: w
+                for p, t in zip(self.parts, self._each(traces), strict=True)
+                for r, w in p.read(t, credit).weights.items()
+            }
+        )
 
     def advance(self, traces: Traces, window: Any) -> Traces:
-        return {k: v for p, t in zip(self.parts, self._each(traces), strict=True) for k, v in p.advance(t, window).items()}
+        return {
+            k: v
+            for p, t in zip(self.parts, self._each(traces), strict=True)
+            for k, v in p.advance(t, window).items()
+        }

@@ -34,6 +34,7 @@ class ETraceConfig:
         >>> braintrace.ETraceConfig('io_factorized', decay=.9).temporal_recursion
         ('scalar_leak', 'jacobian')
     """
+
     trace_factorization: str = 'per_param'
     temporal_recursion: Any = 'jacobian'
     recurrence_scope: str = 'diagonal'
@@ -48,7 +49,11 @@ class ETraceConfig:
     def __post_init__(self) -> None:
         for axis, words in AXES.items():
             value = getattr(self, axis)
-            for v in value if axis == 'temporal_recursion' and isinstance(value, tuple | list) else [value]:
+            for v in (
+                value
+                if axis == 'temporal_recursion' and isinstance(value, tuple | list)
+                else [value]
+            ):
                 if v not in words:
                     raise ValueError(f'`{axis}` must be one of {", ".join(words)}, got {v!r}.')
         for name, change in _canonical(self).items():
@@ -67,7 +72,9 @@ class ETraceConfig:
 
     def _side(self, name: str, side: int) -> Any:
         if not self.is_factorized:
-            raise AttributeError(f'Only an io_factorized configuration has two sides; this one has `{name}`.')
+            raise AttributeError(
+                f'Only an io_factorized configuration has two sides; this one has `{name}`.'
+            )
         return getattr(self, name)[side]
 
     @property
@@ -97,7 +104,11 @@ class ETraceConfig:
     def describe(self) -> str:
         """The factorization, and everything that is not as by default."""
         plain = {f.name: f.default for f in fields(self)}
-        told = [f'{k}={v}' for k, v in ((f.name, getattr(self, f.name)) for f in fields(self)) if k == 'trace_factorization' or v != plain[k]]
+        told = [
+            f'{k}={v}'
+            for k, v in ((f.name, getattr(self, f.name)) for f in fields(self))
+            if k == 'trace_factorization' or v != plain[k]
+        ]
         return ', '.join(told)
 
 
@@ -124,12 +135,26 @@ def _canonical(c: ETraceConfig) -> dict[str, Any]:
     if any(len(v) != 2 for v in pairs):
         raise ValueError('A pair (input side, output side) has two entries.')
     if pairs and not c.is_factorized:
-        raise ValueError('A pair (input side, output side) is for trace_factorization=\'io_factorized\' only.')
+        raise ValueError(
+            "A pair (input side, output side) is for trace_factorization='io_factorized' only."
+        )
     if c.is_factorized:
-        sides = tuple(recursion) if isinstance(recursion, tuple | list) else ('scalar_leak', 'jacobian') if recursion == 'jacobian' else (recursion,) * 2
+        sides = (
+            tuple(recursion)
+            if isinstance(recursion, tuple | list)
+            else ('scalar_leak', 'jacobian')
+            if recursion == 'jacobian'
+            else (recursion,) * 2
+        )
         values = list(decay) if isinstance(decay, tuple | list) else [decay] * 2
-        done = [_side(s, None if d is None else _number('decay', d)) for s, d in zip(sides, values, strict=True)]
-        new['temporal_recursion'], new['decay'] = tuple(s for s, _ in done), None if any(d is None for _, d in done) else tuple(d for _, d in done)
+        done = [
+            _side(s, None if d is None else _number('decay', d))
+            for s, d in zip(sides, values, strict=True)
+        ]
+        new['temporal_recursion'], new['decay'] = (
+            tuple(s for s, _ in done),
+            None if any(d is None for _, d in done) else tuple(d for _, d in done),
+        )
     else:
         decay = None if decay is None else _number('decay', decay)
         if recursion != 'jacobian':
@@ -146,27 +171,67 @@ def _side(recursion: str, decay: float | None) -> tuple[str, float | None]:
     if recursion == 'none':
         if decay:
             raise ValueError(f"`decay`: temporal_recursion='none' has decay 0, got {decay}.")
-        return 'none', 0.
-    return ('none', 0.) if decay == 0 else (recursion, decay)
+        return 'none', 0.0
+    return ('none', 0.0) if decay == 0 else (recursion, decay)
 
 
 def _check(c: ETraceConfig) -> None:
     jacobian = (c.temporal_recursion[1] if c.is_factorized else c.temporal_recursion) == 'jacobian'
     one_sided = not c.is_factorized
     wrong = [
-        (c.trace_filter == 'kappa' and c.trace_factorization != 'per_param', "trace_filter='kappa' needs trace_factorization='per_param'."),
-        (c.include_recurrent_mixing and not jacobian, f'recurrence_scope={c.recurrence_scope!r} needs a jacobian to act on, not a leak.'),
-        (c.is_factorized and c.temporal_recursion[0] == 'jacobian', "the input side has no jacobian: use 'scalar_leak' or 'none'."),
-        (one_sided and c.temporal_recursion == 'jacobian' and c.decay is not None, "`decay` has no meaning for temporal_recursion='jacobian'."),
-        (one_sided and c.temporal_recursion == 'scalar_leak' and c.decay is None, "temporal_recursion='scalar_leak' needs `decay`."),
-        (c.is_factorized and c.decay is None, "trace_factorization='io_factorized' needs `decay`, one or a pair."),
-        ((c.trace_filter == 'kappa') != (c.kappa is not None), "`kappa` belongs to trace_filter='kappa', which needs it."),
-        ((c.recurrence_scope == 'sparse_n') != (c.sparse_n is not None), "`sparse_n` belongs to recurrence_scope='sparse_n', which needs it."),
-        ((c.update_schedule == 'window') != (c.window_size is not None), "`window_size` belongs to update_schedule='window', which needs it."),
-        (c.trace_factorization == 'random_projection' and c.recurrence_scope != 'coupled', "'random_projection' needs recurrence_scope='coupled'."),
-        (c.recurrence_scope == 'sparse_n' and c.trace_factorization != 'per_param', "recurrence_scope='sparse_n' needs trace_factorization='per_param'."),
-        (c.window_size is not None and (isinstance(c.window_size, bool) or not isinstance(c.window_size, Integral) or c.window_size < 1),
-         '`window_size` must be an int of at least 1.'),
+        (
+            c.trace_filter == 'kappa' and c.trace_factorization != 'per_param',
+            "trace_filter='kappa' needs trace_factorization='per_param'.",
+        ),
+        (
+            c.include_recurrent_mixing and not jacobian,
+            f'recurrence_scope={c.recurrence_scope!r} needs a jacobian to act on, not a leak.',
+        ),
+        (
+            c.is_factorized and c.temporal_recursion[0] == 'jacobian',
+            "the input side has no jacobian: use 'scalar_leak' or 'none'.",
+        ),
+        (
+            one_sided and c.temporal_recursion == 'jacobian' and c.decay is not None,
+            "`decay` has no meaning for temporal_recursion='jacobian'.",
+        ),
+        (
+            one_sided and c.temporal_recursion == 'scalar_leak' and c.decay is None,
+            "temporal_recursion='scalar_leak' needs `decay`.",
+        ),
+        (
+            c.is_factorized and c.decay is None,
+            "trace_factorization='io_factorized' needs `decay`, one or a pair.",
+        ),
+        (
+            (c.trace_filter == 'kappa') != (c.kappa is not None),
+            "`kappa` belongs to trace_filter='kappa', which needs it.",
+        ),
+        (
+            (c.recurrence_scope == 'sparse_n') != (c.sparse_n is not None),
+            "`sparse_n` belongs to recurrence_scope='sparse_n', which needs it.",
+        ),
+        (
+            (c.update_schedule == 'window') != (c.window_size is not None),
+            "`window_size` belongs to update_schedule='window', which needs it.",
+        ),
+        (
+            c.trace_factorization == 'random_projection' and c.recurrence_scope != 'coupled',
+            "'random_projection' needs recurrence_scope='coupled'.",
+        ),
+        (
+            c.recurrence_scope == 'sparse_n' and c.trace_factorization != 'per_param',
+            "recurrence_scope='sparse_n' needs trace_factorization='per_param'.",
+        ),
+        (
+            c.window_size is not None
+            and (
+                isinstance(c.window_size, bool)
+                or not isinstance(c.window_size, Integral)
+                or c.window_size < 1
+            ),
+            '`window_size` must be an int of at least 1.',
+        ),
     ]
     for is_wrong, why in wrong:
         if is_wrong:

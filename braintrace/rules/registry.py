@@ -11,21 +11,21 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from ..plan.layout import Layout
+from .bptt import Nothing
 from .carrier import Carrier, Several
 from .config import ETraceConfig
-from .factorised import Factorised
-from .filtered import Filtered
-from .full import full
+from .d_rtrl import PositionWise
+from .eprop import Filtered
 from .low_rank import LowRank
-from .nothing import Nothing
-from .positionwise import PositionWise
-from .sampled import Kronecker, RankOne, as_key
+from .pp_prop import Factorised
+from .rtrl import full
 from .signals import Guess, Modulator, RandomFeedback, Signal, SquareFeedback
-from .slots import Layout
 from .snap import SparseInfluence
+from .uoro import Kronecker, RankOne, as_key
 
 REQUIRED = object()
-TRACE_LIMIT = 2 ** 32  # bytes that the trace of one weight may take
+TRACE_LIMIT = 2**32  # bytes that the trace of one weight may take
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Rule:
         signal: `signal(layout, **options)` makes what the credit of a step comes from; the gradient by default.
         scope: `scope(**options)` says what a unit's transition is, see `D_RTRL`.
     """
+
     name: str
     carrier: Callable[..., Carrier]
     vjp_method: str
@@ -65,22 +66,30 @@ class Rule:
     def check_modulator(self, modulator: Any) -> None:
         """Refuse a modulator that nothing would use."""
         if modulator is not None and not self.modulated:
-            raise TypeError(f"Rule {self.name!r} takes no `modulator`: its signal comes from the loss. Use 'three_factor', or a configuration with "
-                            "learning_signal='modulatory'.")
+            raise TypeError(
+                f"Rule {self.name!r} takes no `modulator`: its signal comes from the loss. Use 'three_factor', or a configuration with "
+                "learning_signal='modulatory'."
+            )
 
 
 def decays(decay_or_rank: Any) -> tuple[float, float]:
     """Decay of the input and of the output trace: a float in [0, 1), a rank r >= 1 for (r-1)/(r+1), or a pair of these."""
     if isinstance(decay_or_rank, tuple | list):
         if len(decay_or_rank) != 2:
-            raise ValueError(f'`decay_or_rank`: a pair (input side, output side) has two entries, got {len(decay_or_rank)}.')
+            raise ValueError(
+                f'`decay_or_rank`: a pair (input side, output side) has two entries, got {len(decay_or_rank)}.'
+            )
         x, f = (decays(d)[0] for d in decay_or_rank)
         return x, f
     if isinstance(decay_or_rank, bool) or not isinstance(decay_or_rank, Real):
-        raise ValueError(f'`decay_or_rank` must be a float (decay), an int (rank) or a pair, got {decay_or_rank!r}.')
+        raise ValueError(
+            f'`decay_or_rank` must be a float (decay), an int (rank) or a pair, got {decay_or_rank!r}.'
+        )
     if isinstance(decay_or_rank, Integral):
         if decay_or_rank < 1:
-            raise AssertionError(f'`decay_or_rank`: a rank must be at least 1, got {decay_or_rank}.')
+            raise AssertionError(
+                f'`decay_or_rank`: a rank must be at least 1, got {decay_or_rank}.'
+            )
         decay = (int(decay_or_rank) - 1) / (int(decay_or_rank) + 1)
     else:
         decay = float(decay_or_rank)
@@ -107,8 +116,20 @@ def _everyone(layout: Layout) -> frozenset[int]:
     return frozenset(range(len(layout.relations)))
 
 
-def _position_wise(layout: Layout, trace_dtype: Any = None, leak: float | None = None, embedding_rows: int | None = None, **_: Any) -> PositionWise:
-    return PositionWise(layout, _everyone(layout), None if trace_dtype is None else jnp.dtype(trace_dtype), leak, embedding_rows)
+def _position_wise(
+    layout: Layout,
+    trace_dtype: Any = None,
+    leak: float | None = None,
+    embedding_rows: int | None = None,
+    **_: Any,
+) -> PositionWise:
+    return PositionWise(
+        layout,
+        _everyone(layout),
+        None if trace_dtype is None else jnp.dtype(trace_dtype),
+        leak,
+        embedding_rows,
+    )
 
 
 def _factorised(layout: Layout, decay_or_rank: Any, **_: Any) -> Carrier:
@@ -121,13 +142,20 @@ def _hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -
     for i, r in enumerate(layout.relations):
         wish = prefer(r.path) if callable(prefer) else prefer
         if wish not in (None, 'full', 'approx', 'adaptive'):
-            raise ValueError(f"`prefer` must say 'full', 'approx' or 'adaptive', got {wish!r} for {r.path}.")
+            raise ValueError(
+                f"`prefer` must say 'full', 'approx' or 'adaptive', got {wish!r} for {r.path}."
+            )
         product = math.prod(r.trace_shape()) if r.axes.x is not None else 0
         factors = (r.x_var.aval.size if r.x_var is not None else 0) + r.y_var.aval.size
         if wish == 'full' or (wish != 'approx' and product <= factors):
             full.add(i)
     rest = _everyone(layout) - full
-    return Several((PositionWise(layout, frozenset(full), trace_dtype), Factorised(layout, rest, *decays(decay_or_rank))))
+    return Several(
+        (
+            PositionWise(layout, frozenset(full), trace_dtype),
+            Factorised(layout, rest, *decays(decay_or_rank)),
+        )
+    )
 
 
 def _eprop(layout: Layout, kappa_filter_decay: float, trace_dtype: Any, **_: Any) -> Carrier:
@@ -136,15 +164,23 @@ def _eprop(layout: Layout, kappa_filter_decay: float, trace_dtype: Any, **_: Any
     return Filtered(inner, kappa) if kappa else inner
 
 
-def _feedback(layout: Layout, feedback: str, random_feedback_key: Any, feedback_scale: float, **_: Any) -> Signal:
+def _feedback(
+    layout: Layout, feedback: str, random_feedback_key: Any, feedback_scale: float, **_: Any
+) -> Signal:
     if feedback not in ('symmetric', 'random', 'adaptive', 'square'):
-        raise ValueError(f"`feedback` must be 'symmetric', 'random', 'adaptive' or 'square', got {feedback!r}.")
+        raise ValueError(
+            f"`feedback` must be 'symmetric', 'random', 'adaptive' or 'square', got {feedback!r}."
+        )
     if feedback == 'symmetric':
         return Signal()
     if random_feedback_key is None:
         raise ValueError(f'feedback={feedback!r} needs `random_feedback_key`.')
     key = as_key(random_feedback_key)
-    return SquareFeedback(layout, key, feedback_scale) if feedback == 'square' else RandomFeedback(layout, key, feedback_scale, feedback == 'adaptive')
+    return (
+        SquareFeedback(layout, key, feedback_scale)
+        if feedback == 'square'
+        else RandomFeedback(layout, key, feedback_scale, feedback == 'adaptive')
+    )
 
 
 def _snap(layout: Layout, n: int, **_: Any) -> Carrier:
@@ -155,56 +191,183 @@ def of_config(config: ETraceConfig) -> Rule:
     """The rule that a configuration describes."""
     c = config
 
-    def carrier(layout: Layout, projection_key: Any = 42, projection_eps: float = 1e-12, trace_dtype: Any = None, **_: Any) -> Carrier:
+    def carrier(
+        layout: Layout,
+        projection_key: Any = 42,
+        projection_eps: float = 1e-12,
+        trace_dtype: Any = None,
+        **_: Any,
+    ) -> Carrier:
         if c.trace_factorization == 'random_projection':
             return RankOne(layout, projection_key, projection_eps)
         if c.is_factorized:
-            x, f = (0. if r == 'none' else d for r, d in zip(c.temporal_recursion, c.decay, strict=True))
-            return Factorised(layout, _everyone(layout), x, f, identity=c.recursion_f == 'scalar_leak')
+            x, f = (
+                0.0 if r == 'none' else d
+                for r, d in zip(c.temporal_recursion, c.decay, strict=True)
+            )
+            return Factorised(
+                layout, _everyone(layout), x, f, identity=c.recursion_f == 'scalar_leak'
+            )
         if c.recurrence_scope == 'sparse_n':
             return SparseInfluence(layout, int(c.sparse_n))  # type: ignore[arg-type]
-        inner = _position_wise(layout, trace_dtype, None if c.temporal_recursion == 'jacobian' else c.decay)
+        inner = _position_wise(
+            layout, trace_dtype, None if c.temporal_recursion == 'jacobian' else c.decay
+        )
         return Filtered(inner, c.kappa) if c.trace_filter == 'kappa' else inner
 
-    def signal(layout: Layout, random_feedback_key: Any = None, guess: Any = None, **_: Any) -> Signal:
+    def signal(
+        layout: Layout, random_feedback_key: Any = None, guess: Any = None, **_: Any
+    ) -> Signal:
         if c.learning_signal == 'random_feedback':
-            return _feedback(layout, 'square', random_feedback_key, .1)
-        return Modulator(layout) if c.learning_signal == 'modulatory' else Guess(layout, guess) if c.learning_signal == 'bootstrapped' else Signal()
+            return _feedback(layout, 'square', random_feedback_key, 0.1)
+        return (
+            Modulator(layout)
+            if c.learning_signal == 'modulatory'
+            else Guess(layout, guess)
+            if c.learning_signal == 'bootstrapped'
+            else Signal()
+        )
 
-    leak = not c.is_factorized and c.temporal_recursion != 'jacobian' or c.is_factorized and c.recursion_f == 'scalar_leak'
-    scope = 'leak' if leak else 'coupled' if c.recurrence_scope == 'coupled' and c.trace_factorization == 'per_param' else 'block' if (
-        c.recurrence_scope == 'coupled' and c.is_factorized) else 'filtered' if c.trace_filter == 'kappa' else 'diagonal'
-    multi = c.trace_factorization == 'random_projection' and c.learning_signal == 'symmetric' or c.learning_signal == 'bootstrapped'
-    options = {'trace_dtype': None, 'random_feedback_key': None, 'projection_key': 42, 'projection_eps': 1e-12, 'guess': None}
-    return Rule(c.describe(), carrier, 'multi-step' if multi else 'single-step', options, multi_only=c.learning_signal == 'bootstrapped',
-                single_only=lambda **_: c.learning_signal == 'modulatory', modulated=c.learning_signal == 'modulatory',
-                traces=c.trace_factorization != 'random_projection', signal=signal, scope=lambda **_: scope)
+    leak = (
+        not c.is_factorized
+        and c.temporal_recursion != 'jacobian'
+        or c.is_factorized
+        and c.recursion_f == 'scalar_leak'
+    )
+    scope = (
+        'leak'
+        if leak
+        else 'coupled'
+        if c.recurrence_scope == 'coupled' and c.trace_factorization == 'per_param'
+        else 'block'
+        if (c.recurrence_scope == 'coupled' and c.is_factorized)
+        else 'filtered'
+        if c.trace_filter == 'kappa'
+        else 'diagonal'
+    )
+    multi = (
+        c.trace_factorization == 'random_projection'
+        and c.learning_signal == 'symmetric'
+        or c.learning_signal == 'bootstrapped'
+    )
+    options = {
+        'trace_dtype': None,
+        'random_feedback_key': None,
+        'projection_key': 42,
+        'projection_eps': 1e-12,
+        'guess': None,
+    }
+    return Rule(
+        c.describe(),
+        carrier,
+        'multi-step' if multi else 'single-step',
+        options,
+        multi_only=c.learning_signal == 'bootstrapped',
+        single_only=lambda **_: c.learning_signal == 'modulatory',
+        modulated=c.learning_signal == 'modulatory',
+        traces=c.trace_factorization != 'random_projection',
+        signal=signal,
+        scope=lambda **_: scope,
+    )
 
 
 _STORED = {'trace_dtype': None, 'trace_limit': TRACE_LIMIT}
-BY_NAME = {r.name: r for r in (
-    Rule('bptt', Nothing, 'multi-step', {}, traces=False, multi_only=True),
-    Rule('rtrl', full, 'multi-step', {}, traces=False, multi_only=True),
-    Rule('d_rtrl', _position_wise, 'single-step', {**_STORED, 'scope': 'diagonal', 'embedding_rows': 1024}),
-    Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
-    Rule('hybrid', _hybrid, 'single-step', {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}),
-    Rule('eprop', _eprop, 'single-step', {**_STORED, 'feedback': 'symmetric', 'kappa_filter_decay': 0., 'random_feedback_key': None, 'feedback_scale': .1},
-         signal=_feedback,
-         scope=lambda kappa_filter_decay, **_: 'filtered' if kappa_filter_decay else 'diagonal'),
-    Rule('ostl_recurrent', _position_wise, 'single-step', _STORED, scope=lambda **_: 'coupled'),
-    Rule('ostl_feedforward', _factorised, 'single-step', {'decay_or_rank': 1e-6}),
-    Rule('rflo', lambda layout, decay, **o: _position_wise(layout, leak=_share('decay', decay), **o), 'single-step', {**_STORED, 'decay': REQUIRED},
-         scope=lambda **_: 'leak'),
-    Rule('ottt', lambda layout, decay: Factorised(layout, _everyone(layout), _share('decay', decay), 0.), 'single-step', {'decay': REQUIRED}),
-    Rule('three_factor', _position_wise, 'single-step', _STORED, single_only=lambda **_: True, modulated=True, signal=lambda layout, **_: Modulator(layout)),
-    Rule('snap', _snap, 'single-step', {'n': 2}, traces=False),
-    Rule('uoro', lambda layout, projection_key, projection_eps: RankOne(layout, projection_key, projection_eps), 'multi-step',
-         {'projection_key': 42, 'projection_eps': 1e-12}, traces=False),
-    Rule('kf_rtrl', lambda layout, projection_key, projection_eps: Kronecker(layout, projection_key, projection_eps), 'multi-step',
-         {'projection_key': 42, 'projection_eps': 1e-12}, traces=False, multi_only=True),
-    Rule('low_rank', lambda layout, rank: LowRank(layout, _count('rank', rank)), 'multi-step', {'rank': REQUIRED}, traces=False, multi_only=True),
-    Rule('dni', _position_wise, 'multi-step', {**_STORED, 'guess': None}, multi_only=True, signal=lambda layout, guess, **_: Guess(layout, guess)),
-)}
+BY_NAME = {
+    r.name: r
+    for r in (
+        Rule('bptt', Nothing, 'multi-step', {}, traces=False, multi_only=True),
+        Rule('rtrl', full, 'multi-step', {}, traces=False, multi_only=True),
+        Rule(
+            'd_rtrl',
+            _position_wise,
+            'single-step',
+            {**_STORED, 'scope': 'diagonal', 'embedding_rows': 1024},
+        ),
+        Rule('pp_prop', _factorised, 'single-step', {'decay_or_rank': REQUIRED}),
+        Rule(
+            'hybrid',
+            _hybrid,
+            'single-step',
+            {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None},
+        ),
+        Rule(
+            'eprop',
+            _eprop,
+            'single-step',
+            {
+                **_STORED,
+                'feedback': 'symmetric',
+                'kappa_filter_decay': 0.0,
+                'random_feedback_key': None,
+                'feedback_scale': 0.1,
+            },
+            signal=_feedback,
+            scope=lambda kappa_filter_decay, **_: 'filtered' if kappa_filter_decay else 'diagonal',
+        ),
+        Rule('ostl_recurrent', _position_wise, 'single-step', _STORED, scope=lambda **_: 'coupled'),
+        Rule('ostl_feedforward', _factorised, 'single-step', {'decay_or_rank': 1e-6}),
+        Rule(
+            'rflo',
+            lambda layout, decay, **o: _position_wise(layout, leak=_share('decay', decay), **o),
+            'single-step',
+            {**_STORED, 'decay': REQUIRED},
+            scope=lambda **_: 'leak',
+        ),
+        Rule(
+            'ottt',
+            lambda layout, decay: Factorised(
+                layout, _everyone(layout), _share('decay', decay), 0.0
+            ),
+            'single-step',
+            {'decay': REQUIRED},
+        ),
+        Rule(
+            'three_factor',
+            _position_wise,
+            'single-step',
+            _STORED,
+            single_only=lambda **_: True,
+            modulated=True,
+            signal=lambda layout, **_: Modulator(layout),
+        ),
+        Rule('snap', _snap, 'single-step', {'n': 2}, traces=False),
+        Rule(
+            'uoro',
+            lambda layout, projection_key, projection_eps: RankOne(
+                layout, projection_key, projection_eps
+            ),
+            'multi-step',
+            {'projection_key': 42, 'projection_eps': 1e-12},
+            traces=False,
+        ),
+        Rule(
+            'kf_rtrl',
+            lambda layout, projection_key, projection_eps: Kronecker(
+                layout, projection_key, projection_eps
+            ),
+            'multi-step',
+            {'projection_key': 42, 'projection_eps': 1e-12},
+            traces=False,
+            multi_only=True,
+        ),
+        Rule(
+            'low_rank',
+            lambda layout, rank: LowRank(layout, _count('rank', rank)),
+            'multi-step',
+            {'rank': REQUIRED},
+            traces=False,
+            multi_only=True,
+        ),
+        Rule(
+            'dni',
+            _position_wise,
+            'multi-step',
+            {**_STORED, 'guess': None},
+            multi_only=True,
+            signal=lambda layout, guess, **_: Guess(layout, guess),
+        ),
+    )
+}
 ALIASES = {'es_d_rtrl': 'pp_prop', 'esd_rtrl': 'pp_prop', 'e_prop': 'eprop'}
 LEARNERS: dict[str, Any] = {}  # the class of each rule that has one, for brainstate models
 
@@ -222,7 +385,7 @@ def register_rule(rule: Rule, cls: type | None = None) -> Rule:
     Example:
         >>> import braintrace
         >>> from braintrace.rules import Rule
-        >>> from braintrace.rules.nothing import Nothing
+        >>> from braintrace.rules.bptt import Nothing
         >>> braintrace.register_rule(Rule('forget', Nothing, 'multi-step', {}, traces=False, multi_only=True)).name
         'forget'
     """
@@ -232,7 +395,9 @@ def register_rule(rule: Rule, cls: type | None = None) -> Rule:
         raise ValueError(f'A rule needs a name of its own, in lower case, got {rule.name!r}.')
     if cls is not None:
         if getattr(cls, 'rule', None) is not rule:
-            raise TypeError(f'`cls` must have the rule {rule.name!r} as its attribute `rule`, got {cls!r}.')
+            raise TypeError(
+                f'`cls` must have the rule {rule.name!r} as its attribute `rule`, got {cls!r}.'
+            )
         LEARNERS[rule.name] = cls
     BY_NAME[rule.name] = rule
     return rule
@@ -244,5 +409,7 @@ def find_rule(name: str) -> Rule:
     key = ALIASES.get(key, key)
     if key not in BY_NAME:
         near = difflib.get_close_matches(key, [*BY_NAME, *ALIASES], 1, 0)
-        raise ValueError(f'There is no rule {name!r}. Did you mean {near[0]!r}? Known are {", ".join(BY_NAME)}.')
+        raise ValueError(
+            f'There is no rule {name!r}. Did you mean {near[0]!r}? Known are {", ".join(BY_NAME)}.'
+        )
     return BY_NAME[key]

@@ -13,10 +13,15 @@ def by_fft(x, w):
 
 def rule(eqn, i, const):
     if i != 1:
-        return NotImplemented                                     # only the second operand may be the weight
+        return NotImplemented  # only the second operand may be the weight
     n = eqn.invars[1].aval.shape[0]
-    shifted = (jnp.arange(n)[:, None] - jnp.arange(n)) % n        # [j, k] -> j - k
-    return Op(Axes(x='bjk', w='k', y='bj'), w_shape=(n,), x=lambda values: values[0], line_up_x=lambda x: x[:, shifted])
+    shifted = (jnp.arange(n)[:, None] - jnp.arange(n)) % n  # [j, k] -> j - k
+    return Op(
+        Axes(x='bjk', w='k', y='bj'),
+        w_shape=(n,),
+        x=lambda values: values[0],
+        line_up_x=lambda x: x[:, shifted],
+    )
 
 
 circulant = braintrace.register_primitive('circulant', by_fft, op_rule=rule).bind

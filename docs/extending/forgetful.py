@@ -12,30 +12,45 @@ from braintrace.rules import REQUIRED, Contribution, Layout, Rule
 @dataclass(frozen=True, eq=False)
 class Forgetful:
     """`J_b = gamma Phi J_a + M`, for every element of the hidden state and every parameter."""
+
     layout: Layout
     gamma: float
 
     def init(self):
         step = self.layout.graph.step
         n = sum(v.aval.size for v in step.hidden_vars)
-        return {leaf.name: jnp.zeros((n, *v.aval.shape), v.aval.dtype) for leaf, v in zip(step.params, step.param_vars, strict=True)}
+        return {
+            leaf.name: jnp.zeros((n, *v.aval.shape), v.aval.dtype)
+            for leaf, v in zip(step.params, step.param_vars, strict=True)
+        }
 
     def read(self, traces, credit):
         lam = ravel_pytree(credit.hidden)[0]
-        return Contribution(params=[jnp.tensordot(lam, traces[leaf.name], 1) for leaf in self.layout.graph.step.params])
+        return Contribution(
+            params=[
+                jnp.tensordot(lam, traces[leaf.name], 1) for leaf in self.layout.graph.step.params
+            ]
+        )
 
     def advance(self, traces, window):
         exit_state, of = ravel_pytree(list(window.hidden))
 
-        def pull(unit):  # one element of the state at the window's exit, back to the parameters and to the state at its entry
+        def pull(
+            unit,
+        ):  # one element of the state at the window's exit, back to the parameters and to the state at its entry
             params, entry, _, _ = window.pull(hidden=of(unit))
             return params, ravel_pytree(entry)[0]
 
         M, Phi = jax.vmap(pull)(jnp.eye(exit_state.size, dtype=exit_state.dtype))
-        return {leaf.name: m + self.gamma * jnp.tensordot(Phi, traces[leaf.name], 1) for leaf, m in zip(self.layout.graph.step.params, M, strict=True)}
+        return {
+            leaf.name: m + self.gamma * jnp.tensordot(Phi, traces[leaf.name], 1)
+            for leaf, m in zip(self.layout.graph.step.params, M, strict=True)
+        }
 
     def block(self, traces, window, credit, steps, keep):
         raise NotImplementedError("Use vjp_method='multi-step'.")
 
 
-forgetful = Rule('forgetful', Forgetful, 'multi-step', {'gamma': REQUIRED}, traces=False, multi_only=True)
+forgetful = Rule(
+    'forgetful', Forgetful, 'multi-step', {'gamma': REQUIRED}, traces=False, multi_only=True
+)

@@ -25,7 +25,10 @@ def cells(model, path=()):
 
 def functional(model):
     """`(step, params, state)`: the model as a pure function, and the present values of what it holds."""
-    held = {kind: {'.'.join(path): c for path, c in cells(model) if isinstance(c, kind)} for kind in (Weight, Memory)}
+    held = {
+        kind: {'.'.join(path): c for path, c in cells(model) if isinstance(c, kind)}
+        for kind in (Weight, Memory)
+    }
     values = lambda kind: {name: c.value for name, c in held[kind].items()}
 
     def write(kind, new):

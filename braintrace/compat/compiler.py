@@ -1,0 +1,208 @@
+"""From a brainstate model to its graph: the public entry points of the compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..errors import NotSupportedError
+from ..frontends import brainstate as frontend
+from ..frontends.brainstate import ModuleInfo
+from ..graph.analysis import Analysis
+from ..graph.diagnostics import DiagnosticKind, Diagnostics, emit
+from ..graph.etrace_graph import ETraceGraph, assemble, prepare
+from ..graph.flatten import ControlFlowPolicy
+from ..graph.groups import HiddenGroup, find_groups, with_neighbours
+from ..graph.perturbation import HiddenPerturbation, perturb
+from ..graph.relations import HiddenParamOpRelation, find_relations
+
+Trace = Callable[[tuple], bool] | str
+
+
+def extract_module_info(
+    model: Any, *args: Any, control_flow: ControlFlowPolicy | None = None, **kwargs: Any
+) -> ModuleInfo:
+    """One step of a brainstate model as a flat program, with the variables of its states.
+
+    Args:
+        model: a `brainstate.nn.Module` whose states are initialised.
+        args, kwargs: example inputs of one step.
+        control_flow: what to do with control flow inside the step.
+
+    Example:
+        >>> import brainstate, jax.numpy as jnp, braintrace
+        >>> gru = brainstate.nn.init_all_states(brainstate.nn.GRUCell(3, 4))
+        >>> info = braintrace.extract_module_info(gru, jnp.ones(3))
+        >>> sorted(info.hidden_path_to_invar), sorted(info.weight_path_to_invars)
+        ([('h',)], [('Wh', 'weight'), ('Wrz', 'weight')])
+    """
+    info, _, _ = _extract(model, args, kwargs, control_flow, 'all')
+    return info
+
+
+def _extract(
+    model: Any, args: tuple, kwargs: Mapping, control_flow: ControlFlowPolicy | None, trace: Trace
+) -> tuple[ModuleInfo, Analysis, Diagnostics]:
+    policy = control_flow or ControlFlowPolicy()
+    if not isinstance(policy, ControlFlowPolicy):
+        raise TypeError(f'`control_flow` must be a ControlFlowPolicy, got {type(policy).__name__}.')
+    if trace not in ('all', 'marked') if isinstance(trace, str) else not callable(trace):
+        raise ValueError(
+            f"`trace` must be 'all', 'marked' or a function of a parameter's path, got {trace!r}."
+        )
+    info, strangers = frontend.trace(model, *args, control_flow=policy, **kwargs)
+    diagnostics = Diagnostics()
+    for path in strangers:
+        _tell_stranger(path, info.states[path], diagnostics)
+    found = prepare(info.step, policy, diagnostics, trace)
+    return info.with_step(found.step, found.uses), found, diagnostics
+
+
+def _tell_stranger(path: tuple, state: Any, diagnostics: Diagnostics) -> None:
+    message = f'The step uses a {type(state).__name__} that the model does not hold; it is known as {path[0]}.'
+    learns = type(state).__name__ in (
+        'ParamState',
+        'HiddenState',
+        'HiddenGroupState',
+        'HiddenTreeState',
+    )
+    (diagnostics.warning if learns else diagnostics.info)(DiagnosticKind.STATE_MISMATCH, message)
+
+
+def compile_etrace_graph(
+    model: Any,
+    *model_args: Any,
+    include_hidden_perturb: bool = True,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 16777216,
+    control_flow: ControlFlowPolicy | None = None,
+    trace: Trace = 'all',
+    **model_kwargs: Any,
+) -> ETraceGraph:
+    """Find out what depends on what in a brainstate model.
+
+    Args:
+        model: a `brainstate.nn.Module` whose states are initialised.
+        model_args, model_kwargs: example inputs of one step.
+        include_hidden_perturb: also build the perturbed program.
+        include_recurrent_mixing: keep the operations that mix units in the groups' transitions.
+        sparse_n: also find the neighbourhoods of SnAp-n, as `snap` of each group; needs include_recurrent_mixing.
+        snap_max_jacobian_elements: how many elements the Jacobian of a group may have in them.
+        control_flow: what to do with control flow inside the step.
+        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's path.
+
+    Returns:
+        The graph. Its warnings also go through `warnings.warn`.
+
+    Example:
+        >>> import brainstate, jax.numpy as jnp, braintrace
+        >>> rnn = brainstate.nn.init_all_states(brainstate.nn.ValinaRNNCell(3, 4))
+        >>> graph = braintrace.compile_etrace_graph(rnn, jnp.ones(3))
+        >>> [(r.path, r.primitive.name) for r in graph.hidden_param_op_relations]
+        [(('W', 'weight'), 'dot_general'), (('W', 'weight'), 'add')]
+    """
+    sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
+    info, found, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
+    graph = assemble(
+        found,
+        diagnostics,
+        module_info=info,
+        states=info.states,
+        mixing=include_recurrent_mixing,
+        sparse=sparse,
+        perturbed=include_hidden_perturb,
+        traced=trace,
+    )
+    emit(graph.diagnostics)
+    return graph
+
+
+def _sparse(sparse_n: int | None, limit: int, mixing: bool) -> tuple[int, int] | None:
+    if sparse_n is None:
+        return None
+    if isinstance(sparse_n, bool) or not isinstance(sparse_n, int):
+        raise TypeError(f'`sparse_n` must be an int, got {sparse_n!r}.')
+    if sparse_n < 1:
+        raise ValueError(f'`sparse_n` must be at least 1, got {sparse_n}.')
+    if not mixing:
+        raise NotSupportedError(
+            '`sparse_n` needs include_recurrent_mixing=True: without the mixing operations units have no neighbours.'
+        )
+    return sparse_n, limit
+
+
+def _analysis(minfo: ModuleInfo) -> Analysis:
+    return Analysis(minfo.step, minfo.uses)
+
+
+def find_hidden_groups_from_minfo(
+    minfo: ModuleInfo,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 16777216,
+    descended_scan_eqn_ids: frozenset = frozenset(),
+    descended_hidden_paths: frozenset = frozenset(),
+) -> tuple[list[HiddenGroup], dict[tuple, HiddenGroup]]:
+    """The hidden groups of an extracted model, and the group of each hidden path."""
+    sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
+    groups = find_groups(
+        _analysis(minfo), Diagnostics(), states=minfo.states, mixing=include_recurrent_mixing
+    )
+    groups = groups if sparse is None else with_neighbours(_analysis(minfo), groups, *sparse)
+    return groups, {p: g for g in groups for p in g.hidden_paths}
+
+
+def find_hidden_groups_from_module(
+    model: Any,
+    *args: Any,
+    include_recurrent_mixing: bool = False,
+    sparse_n: int | None = None,
+    snap_max_jacobian_elements: int = 16777216,
+    **kwargs: Any,
+) -> tuple[list[HiddenGroup], dict[tuple, HiddenGroup]]:
+    """The hidden groups of a model, and the group of each hidden path."""
+    return find_hidden_groups_from_minfo(
+        extract_module_info(model, *args, **kwargs),
+        include_recurrent_mixing,
+        sparse_n,
+        snap_max_jacobian_elements,
+    )
+
+
+def find_hidden_param_op_relations_from_minfo(
+    minfo: ModuleInfo,
+    hid_path_to_group: Mapping[tuple, HiddenGroup],
+    descended_scan_eqn_ids: frozenset = frozenset(),
+) -> list[HiddenParamOpRelation]:
+    """The relations between the weights of an extracted model and its hidden groups."""
+    groups = sorted(
+        {g.index: g for g in hid_path_to_group.values()}.values(), key=lambda g: g.index
+    )
+    return find_relations(_analysis(minfo), groups, Diagnostics(), minfo.states)
+
+
+def find_hidden_param_op_relations_from_module(
+    model: Any, *args: Any, **kwargs: Any
+) -> list[HiddenParamOpRelation]:
+    """The relations between the weights of a model and its hidden groups."""
+    minfo = extract_module_info(model, *args, **kwargs)
+    return find_hidden_param_op_relations_from_minfo(minfo, find_hidden_groups_from_minfo(minfo)[1])
+
+
+def add_hidden_perturbation_from_minfo(
+    minfo: ModuleInfo, descended_scan_eqn_ids: frozenset = frozenset()
+) -> HiddenPerturbation:
+    """The program of an extracted model with a variable added to each new hidden state."""
+    paths = list(minfo.hidden_path_to_outvar)
+    return perturb(
+        minfo.closed_jaxpr,
+        [minfo.hidden_path_to_outvar[p] for p in paths],
+        paths,
+        [minfo.states[p] for p in paths],
+    )
+
+
+def add_hidden_perturbation_in_module(model: Any, *args: Any, **kwargs: Any) -> HiddenPerturbation:
+    """The program of a model with a variable added to each new hidden state."""
+    return add_hidden_perturbation_from_minfo(extract_module_info(model, *args, **kwargs))

@@ -1,0 +1,168 @@
+"""Graph executors: a model's graph, and the factors of one step of it, for code that works with them directly."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._jax import Literal, eval_jaxpr, new_jaxpr
+from ..frontends import brainstate as frontend
+from ..graph.etrace_graph import ETraceGraph
+from ..graph.flatten import ControlFlowPolicy
+from ..learn.data import first_step
+from ..show.report import CompilationReport
+from .compiler import compile_etrace_graph
+
+brainstate: Any = frontend.brainstate
+
+
+class ETraceGraphExecutor:
+    """A model and its graph.
+
+    Args:
+        model: a `brainstate.nn.Module`.
+        include_recurrent_mixing: let weights between units be a part of the transition of a group.
+        control_flow: what to do with control flow inside a step.
+        sparse_n, snap_max_jacobian_elements: as for `compile_etrace_graph`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        include_recurrent_mixing: bool = False,
+        sparse_n: int | None = None,
+        snap_max_jacobian_elements: int = 16777216,
+        control_flow: ControlFlowPolicy | None = None,
+    ):
+        if not isinstance(model, brainstate.nn.Module):
+            raise TypeError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
+        self.model = model
+        self._how: dict[str, Any] = dict(
+            include_recurrent_mixing=include_recurrent_mixing,
+            sparse_n=sparse_n,
+            snap_max_jacobian_elements=snap_max_jacobian_elements,
+            control_flow=control_flow,
+        )
+        self._graph: ETraceGraph | None = None
+
+    @property
+    def graph(self) -> ETraceGraph:
+        """What depends on what in the model."""
+        if self._graph is None:
+            raise ValueError(
+                'The graph is not compiled yet: call `compile_graph(*example_inputs)`.'
+            )
+        return self._graph
+
+    @property
+    def path_to_states(self) -> dict[tuple, Any]:
+        """The states of the model by path."""
+        return dict(brainstate.graph.states(self.model).items())
+
+    @property
+    def states(self) -> dict[tuple, Any]:
+        """The same."""
+        return self.path_to_states
+
+    @property
+    def state_id_to_path(self) -> dict[int, tuple]:
+        """The path of each state of the model, by the state's `id`."""
+        return {id(s): p for p, s in self.path_to_states.items()}
+
+    def compile_graph(self, *args: Any) -> None:
+        """Compile the model for inputs like these."""
+        self._graph = compile_etrace_graph(self.model, *first_step(args), **self._how)
+
+    def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
+        """Print the report, or return it."""
+        text = CompilationReport(self.graph).to_str(2)
+        if verbose:
+            print(text)
+        return text if return_msg else None
+
+
+class ETraceVjpGraphExecutor(ETraceGraphExecutor):
+    """A model, its graph, and the factors of one step.
+
+    Args:
+        vjp_method: 'single-step' or 'multi-step', kept as it is given.
+        full_jacobian: give the whole Jacobian of a group instead of its diagonal.
+        model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow: as for `ETraceGraphExecutor`.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        vjp_method: str = 'single-step',
+        include_recurrent_mixing: bool = False,
+        sparse_n: int | None = None,
+        snap_max_jacobian_elements: int = 16777216,
+        control_flow: ControlFlowPolicy | None = None,
+        full_jacobian: bool = False,
+    ):
+        super().__init__(
+            model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow
+        )
+        if vjp_method not in ('single-step', 'multi-step'):
+            raise AssertionError(
+                f"`vjp_method` must be 'single-step' or 'multi-step', got {vjp_method!r}."
+            )
+        self.vjp_method, self._full = vjp_method, full_jacobian
+
+    @property
+    def is_single_step_vjp(self) -> bool:
+        """Whether `vjp_method` is 'single-step'."""
+        return self.vjp_method == 'single-step'
+
+    @property
+    def is_multi_step_vjp(self) -> bool:
+        """Whether `vjp_method` is 'multi-step'."""
+        return self.vjp_method == 'multi-step'
+
+    def solve_h2w_h2h_jacobian(
+        self, *args: Any, etrace_stepper: Any = None, init_etrace: Any = None
+    ) -> tuple:
+        """One step and its factors: `(out, hidden values, other values, (xs, dfs), [D of each group], None)`; nothing is written to the model.
+
+        `xs` has what multiplies each weight by the relation's name, `dfs` the slopes `(*y, states)` by (name, group index), `D` the shape `(*units, S, S)`.
+        """
+        graph = self.graph
+        info, jaxpr = graph.module_info, graph.step.jaxpr.jaxpr
+        variables = [v for e in jaxpr.eqns for v in e.outvars]
+        inputs = info.flat_inputs(first_step(args))
+        program = new_jaxpr(
+            info.jaxpr.invars, [*info.jaxpr.outvars, *variables], jaxpr.eqns, info.jaxpr.constvars
+        )
+        values = eval_jaxpr(program, info.closed_jaxpr.consts, *inputs)
+        out, hidden, other, _ = info.unflatten(values[: len(info.jaxpr.outvars)])
+        at = dict(zip(variables, values[len(info.jaxpr.outvars) :], strict=True)) | dict(
+            zip(info.jaxpr.invars, inputs, strict=True)
+        )
+        at |= dict(zip(info.jaxpr.constvars, info.closed_jaxpr.consts, strict=True))
+        xs, dfs = {}, {}
+        for r in graph.hidden_param_op_relations:
+            xs[r.name] = r.operand(
+                [a.val if isinstance(a, Literal) else at[a] for a in r.use.eqn.invars]
+            )
+            for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
+                f = lambda y, g=g, tail=tail: g.concat_hidden(
+                    eval_jaxpr(tail, [at[v] for v in tail.constvars], y)
+                )
+                value, pull = jax.vjp(f, at[r.y_var])
+                rows = [
+                    pull(jnp.zeros_like(value).at[..., a].set(1))[0] for a in range(g.num_state)
+                ]
+                dfs[r.name, g.index] = jnp.stack(rows, -1)
+        D = []
+        for g in graph.hidden_groups:
+            now = [at[v] for v in g.hidden_invars], [at[v] for v in g.transition_jaxpr_constvars]
+            D.append(g.full_jacobian(*now) if self._full else g.diagonal_jacobian(*now))
+        return out, hidden, other, (xs, dfs), D, None
+
+    def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple:
+        """Not handed out: differentiate the call of a learner instead."""
+        raise NotImplementedError(
+            'The residual of a pull is not handed out: differentiate the call of a learner (`braintrace.compile`) instead.'
+        )

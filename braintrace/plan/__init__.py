@@ -1,0 +1,1 @@
+"""Which traces a rule keeps for a graph: of which weight, for which units, of which shape, under which key."""

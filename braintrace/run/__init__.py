@@ -1,1 +1,0 @@
-"""When a compiled step is evaluated: windows, blocks, sequences."""

@@ -1,0 +1,1 @@
+"""What was compiled, for people: reports and pictures."""

@@ -1,0 +1,1 @@
+"""Programs around the library: the comparison of rules, the command line, the demo."""

@@ -1,0 +1,312 @@
+"""The Add task: a recurrent network learns, one step at a time, from a stream that never repeats.
+
+Inputs x[t] are coin flips. A label is 1 with probability 1/2 + x[t-5]/2 - x[t-10]/4, so its cross-entropy has three floors: for a guesser without memory,
+for one that remembers the first lag, and for one that remembers both.
+
+The network is one that suits D-RTRL, which is exact for it, and starts out forgetful, so that memory has to be learned; it, the lags and the rate were picked
+by trial, the same for all rules. With dense recurrent weights D-RTRL is an approximation and does less well: `braintrace.compare` tells for your model.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..rules.registry import find_rule
+from ..shells.entry import compile
+from ..show.report import _bytes
+from .comparison import DEFAULTS, compare, text_table
+
+LAGS = 5, 10
+RULES = {'d_rtrl': 'D_RTRL', 'pp_prop': 'pp_prop', 'rtrl': 'RTRL', 'bptt': 'truncated BPTT, 1 step'}
+RECURRENT = 'W', 'decay', 'angle'
+NEAR = 0.01  # of a floor, to count as reached
+
+
+def floors() -> dict[str, float]:
+    """The least cross-entropy that can be had with no memory, with the first lag, and with both.
+
+    Example:
+        >>> {k: round(v, 4) for k, v in floors().items()}
+        {'no memory': 0.6616, 'one lag': 0.5192, 'both lags': 0.4545}
+    """
+    p = 0.5 + 0.5 * np.array([0, 1])[:, None] - 0.25 * np.array([0, 1])
+    entropy = lambda p: np.mean(
+        [-(q * np.log(q) + (1 - q) * np.log(1 - q)) if 0 < q < 1 else 0.0 for q in np.ravel(p)]
+    )
+    return {
+        'no memory': float(entropy(p.mean())),
+        'one lag': float(entropy(p.mean(1))),
+        'both lags': float(entropy(p)),
+    }
+
+
+def stretch(key: jax.Array, past: jax.Array, length: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The next inputs and labels of the streams, and the inputs to remember for the labels that follow."""
+    k1, k2 = jax.random.split(key)
+    t1, t2 = LAGS
+    x = jnp.concatenate(
+        [past, jax.random.bernoulli(k1, 0.5, (length, past.shape[1])).astype(jnp.float32)]
+    )
+    p = 0.5 + 0.5 * x[t2 - t1 : t2 - t1 + length] - 0.25 * x[:length]
+    return x[t2:, :, None], jax.random.bernoulli(k2, p).astype(jnp.float32), x[-t2:]
+
+
+def init(key: jax.Array, units: int) -> dict[str, jax.Array]:
+    """A network that forgets: only learning makes its memory long enough."""
+    k = jax.random.split(key, 3)
+    matrix = lambda k, n, m: jax.random.normal(k, (n, m)) / np.sqrt(n)
+    return {
+        'W': matrix(k[0], 1, 2 * units),
+        'decay': jnp.zeros(units) - 0.3,
+        'angle': jnp.linspace(0, 0.7, units),
+        'V': matrix(k[1], 2 * units, units),
+        'b': jnp.zeros(units),
+        'out': matrix(k[2], units, 1),
+        'c': jnp.zeros(1),
+    }
+
+
+def step(p: Any, state: Any, x: Any) -> Any:
+    """Units that turn and decay, each at its own learned pace (a linear recurrent unit), read by a layer of tanh."""
+    a, b = state
+    size, angle = jnp.exp(-jnp.exp(p['decay'])), p['angle']
+    u, v = jnp.split(x @ p['W'], 2, -1)
+    a, b = (
+        size * (jnp.cos(angle) * a - jnp.sin(angle) * b) + u,
+        size * (jnp.sin(angle) * a + jnp.cos(angle) * b) + v,
+    )
+    layer = jnp.tanh(jnp.concatenate([a, b], -1) @ p['V'] + p['b'])
+    return (a, b), (layer @ p['out'] + p['c'])[..., 0]
+
+
+def cross_entropy(logit: Any, label: Any) -> Any:
+    return (jax.nn.softplus(logit) - label * logit).mean()
+
+
+def adam(params: Any, moments: Any, grads: Any, t: Any, rate: Any) -> tuple[Any, Any]:
+    """One step of Adam."""
+    m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], grads)
+    v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, moments[1], grads)
+    move = lambda p, m, v: p - rate * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8)
+    return jax.tree.map(move, params, m, v), (m, v)
+
+
+def online(learner: Any, steps: int, rate: float) -> Callable:
+    """Learning over a stretch of the stream: the weights change at every step."""
+
+    def one(held, xy):
+        params, moments, carry, t = held
+        (grads, [loss]), carry = learner.grad(cross_entropy, params, carry, *xy, window=1)
+        params, moments = adam(
+            params, moments, grads, t + 1, rate * jnp.minimum(1, 2 * (1 - t / steps))
+        )
+        return (params, moments, carry, t + 1), loss
+
+    return jax.jit(lambda held, x, y: jax.lax.scan(one, held, (x[:, None], y[:, None])))
+
+
+class Result(NamedTuple):
+    """What one rule did: its losses along the stream, steps per second, bytes of traces, and the cosine with BPTT."""
+
+    rule: str
+    losses: np.ndarray
+    speed: float
+    trace_bytes: int
+    cosine: float
+
+    @property
+    def loss(self) -> float:
+        """The mean over the last tenth."""
+        return float(self.losses[-max(len(self.losses) // 10, 1) :].mean())
+
+    @property
+    def floor(self) -> str:
+        reached = [name for name, value in floors().items() if self.loss < value + NEAR]
+        return reached[-1] if reached else '-'
+
+
+def learn(
+    rule: str,
+    *,
+    steps: int,
+    units: int,
+    streams: int,
+    chunk: int,
+    rate: float,
+    seed: int,
+    progress: bool,
+) -> Result:
+    """One rule on the stream."""
+    key, state = jax.random.key(seed), (jnp.zeros((streams, units)),) * 2
+    params = init(key, units)
+    options = {k: v for k, v in DEFAULTS.items() if k in find_rule(rule).options}
+    learner = compile(step, rule, params, state, jnp.zeros((streams, 1)), **options)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    held = params, (zeros, zeros), learner.init(params, state), jnp.zeros(())
+    run, past, losses, seconds = online(learner, steps, rate), jnp.zeros((LAGS[1], streams)), [], []
+    bar = _bar(steps, RULES.get(rule, rule)) if progress else None
+    for k in range(steps // chunk):
+        x, y, past = stretch(jax.random.fold_in(key, k), past, chunk)
+        start = time.perf_counter()
+        held, loss = jax.block_until_ready(run(held, x, y))
+        seconds.append(time.perf_counter() - start)
+        losses.append(float(loss.mean()))
+        if bar is not None:
+            bar.set_postfix(loss=f'{np.mean(losses[-10:]):.4f}', refresh=False)
+            bar.update(chunk)
+    if bar is not None:
+        bar.close()
+    usual = seconds[1:] or seconds  # the first one compiles
+    return Result(
+        rule,
+        np.array(losses),
+        chunk * len(usual) / sum(usual),
+        learner.report.memory['trace_bytes'],
+        float('nan'),
+    )
+
+
+def demo(
+    rules: Sequence[str] = tuple(RULES),
+    *,
+    steps: int = 20000,
+    units: int = 24,
+    streams: int = 16,
+    chunk: int = 250,
+    rate: float = 0.007,
+    seed: int = 0,
+    plot: Any = 'add_task.png',
+    progress: bool = True,
+) -> list[Result]:
+    """Learn the Add task online with each rule; print a table, draw the curves.
+
+    Args:
+        rules: their names.
+        steps, streams: of the stream, and how many of them run beside each other.
+        units: of the network.
+        chunk: steps between two looks at the loss.
+        rate: of learning, for Adam.
+        seed: of weights and stream, the same for all rules.
+        plot: a file for the curves, or None.
+        progress: show a bar for each rule.
+    """
+    x, y, _ = stretch(jax.random.key(seed + 1), jnp.zeros((LAGS[1], streams)), 100)
+    state = (jnp.zeros((streams, units)),) * 2
+    first = compare(
+        step,
+        init(jax.random.key(seed), units),
+        state,
+        x[0],
+        rules=rules,
+        loss=cross_entropy,
+        sequences=(x, y),
+        windows=(1,),
+        repeats=1,
+        only=lambda path: path[0] in RECURRENT,
+    )
+    results = []
+    for rule in rules:
+        done = learn(
+            rule,
+            steps=steps,
+            units=units,
+            streams=streams,
+            chunk=chunk,
+            rate=rate,
+            seed=seed,
+            progress=progress,
+        )
+        results.append(done._replace(cosine=first[rule].cosine.get(1, float('nan'))))
+    print(
+        f'\nAdd task, lags {LAGS[0]} and {LAGS[1]}: {steps} steps of {streams} streams, weights changed at every step, {units} units.'
+    )
+    print('Floors: ' + ', '.join(f'{v:.4f} {k}' for k, v in floors().items()) + '.\n')
+    print(table(results))
+    print(
+        '\nThe loss is that of the last tenth, to about 0.003. The cosine is of the gradient of the recurrent weights, at the start, over 100 steps.'
+    )
+    if plot is not None:
+        try:
+            curves(results, chunk, plot)
+            print(f'The curves are in {plot}.')
+        except ImportError as error:
+            print(f'No picture: {error}')
+    return results
+
+
+def table(results: Sequence[Result]) -> str:
+    """The results as text."""
+    return text_table(
+        ['rule', 'loss', 'floor reached', 'steps/s', 'traces', 'cosine with BPTT'],
+        [
+            [
+                RULES.get(r.rule, r.rule),
+                f'{r.loss:.4f}',
+                r.floor,
+                f'{r.speed:,.0f}',
+                _bytes(r.trace_bytes),
+                f'{r.cosine:.3f}',
+            ]
+            for r in results
+        ],
+    )
+
+
+def curves(results: Sequence[Result], chunk: int, path: Any) -> Any:
+    """The losses over the stream, and the floors."""
+    from ..show.picture import new_figure
+
+    figure = new_figure(8, 4.5)
+    axes = figure.add_subplot()
+    for r in results:
+        n = max(len(r.losses) // 30, 1)
+        smooth = np.convolve(r.losses, np.ones(n) / n, 'valid')
+        axes.plot(
+            (np.arange(len(smooth)) + n) * chunk,
+            smooth,
+            label=RULES.get(r.rule, r.rule),
+            linestyle='--' if r.rule == 'rtrl' else '-',
+        )
+    for name, value in floors().items():
+        axes.axhline(value, color='grey', linewidth=0.8, linestyle=':')
+        axes.text(0, value, f' {name} {value:.4f}', va='bottom', fontsize=8, color='grey')
+    axes.set(
+        xlabel='steps of the stream', ylabel='cross-entropy', title='Learning online: the Add task'
+    )
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    return figure
+
+
+class _Lines:
+    """A bar for terminals without tqdm: a line now and then."""
+
+    def __init__(self, total: int, name: str):
+        self.total, self.name, self.n, self.told = total, name, 0, ''
+
+    def set_postfix(self, loss: str, refresh: bool) -> None:
+        self.told = loss
+
+    def update(self, n: int) -> None:
+        self.n += n
+        if self.n * 10 // self.total > (self.n - n) * 10 // self.total:
+            print(f'{self.name}: {self.n}/{self.total} steps, loss {self.told}', file=sys.stderr)
+
+    def close(self) -> None:
+        pass
+
+
+def _bar(total: int, name: str) -> Any:
+    try:
+        from tqdm.auto import tqdm
+    except ImportError:
+        return _Lines(total, name)
+    return tqdm(total=total, unit='step', desc=f'{name:>22}')
