@@ -6,7 +6,7 @@ import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,15 +21,17 @@ __all__ = [
     'JaxprEqn',
     'Literal',
     'Primitive',
+    'Traced',
     'Var',
     'bind',
-    'eval_jaxpr',
+    'calls_library_kernel',
     'identity_primitive',
     'is_float',
     'located',
     'new_jaxpr',
     'open_jaxpr',
     'prune',
+    'run_jaxpr',
     'source_line',
     'subjaxprs',
     'trace',
@@ -48,28 +50,41 @@ def _blank() -> Jaxpr:
     return jax.make_jaxpr(lambda: ())().jaxpr
 
 
-def new_jaxpr(
-    invars: Sequence[Var],
-    outvars: Sequence[Atom],
-    eqns: Sequence[JaxprEqn],
-    constvars: Sequence[Var] = (),
-) -> Jaxpr:
-    """A jaxpr of these equations."""
-    effects = set().union(*(e.effects for e in eqns))
-    info = _blank().debug_info._replace(arg_names=None, result_paths=None)
+def new_jaxpr(invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[JaxprEqn]) -> Jaxpr:
+    """A program of these equations. Programs of ours have no constvars: what surrounds them enters as an
+    input, see `open_jaxpr`."""
     return _blank().replace(
-        constvars=list(constvars),
         invars=list(invars),
         outvars=list(outvars),
         eqns=list(eqns),
-        effects=effects,
-        debug_info=info,
+        effects=set().union(*(e.effects for e in eqns)),
+        debug_info=_blank().debug_info._replace(arg_names=None, result_paths=None),
     )
 
 
-def open_jaxpr(jaxpr: ClosedJaxpr | Jaxpr) -> tuple[Jaxpr, Sequence[Any]]:
-    """The program and its constants, closed or not."""
-    return (jaxpr.jaxpr, jaxpr.consts) if isinstance(jaxpr, ClosedJaxpr) else (jaxpr, ())
+def run_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
+    """The outputs of a program without constvars."""
+    return eval_jaxpr(jaxpr, (), *args)
+
+
+class Traced(NamedTuple):
+    """A program without constvars, and the values of its first inputs, which it closed over."""
+
+    jaxpr: Jaxpr
+    consts: tuple[Any, ...] = ()
+
+
+def open_jaxpr(program: ClosedJaxpr | Jaxpr) -> Traced:
+    """A program that JAX has traced, its constants in front of its inputs.
+
+    The only place that reads `constvars`: JAX 0.11 derives them from the number of constant values.
+    """
+    jaxpr, consts = program, ()
+    if isinstance(program, ClosedJaxpr):
+        jaxpr, consts = program.jaxpr, tuple(program.consts)
+    if not jaxpr.constvars:
+        return Traced(jaxpr, consts)
+    return Traced(new_jaxpr([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts)
 
 
 def prune(eqns: Sequence[JaxprEqn], outs: Sequence[Any]) -> list[JaxprEqn]:
@@ -91,9 +106,9 @@ def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
     return eval_jaxpr(new_jaxpr(formal, eqn.outvars, [eqn.replace(invars=formal)]), (), *values)
 
 
-def trace(f: Callable, *args: Any) -> ClosedJaxpr:
-    """The jaxpr of `f` on flat arguments: atoms, avals or values."""
-    return jax.make_jaxpr(f)(*[getattr(a, 'aval', a) for a in args])
+def trace(f: Callable, *args: Any) -> Traced:
+    """The program of `f` on flat arguments: atoms, avals or values."""
+    return open_jaxpr(jax.make_jaxpr(f)(*[getattr(a, 'aval', a) for a in args]))
 
 
 def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
@@ -106,6 +121,14 @@ _LIBRARIES = re.compile(
     r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/'
 )
 _OURSELVES = re.compile(r'/braintrace/(frontends|graph|_jax)')
+
+
+_KERNELS = ('brainevent.',)  # how the compiled functions of libraries of kernels begin
+
+
+def calls_library_kernel(eqn: JaxprEqn) -> bool:
+    """Whether an equation calls a kernel that a library has written for some device."""
+    return eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
 
 
 def _lines(eqn: JaxprEqn) -> tuple[list, list]:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from ._jax import Atom, ClosedJaxpr, Var
+from ._jax import Atom, Jaxpr, Var, run_jaxpr
 
 
 class Leaf(NamedTuple):
-    """One array of the model: the path the user knows it by, its place inside a pytree value, and the states per unit.
-
-    `columns` > 0 says that the last axis holds that many states of each unit.
-    """
+    """One array of the model: the path the user knows it by, its place inside a pytree value, and the
+    states per unit. `columns` > 0 says that the last axis holds that many states of each unit."""
 
     path: tuple
     key: tuple = ()
@@ -20,45 +19,78 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        return '.'.join(str(p) for p in (*self.path, *self.key))
+        """The path and the key with dots between: `cell.Wh.weight`."""
+        return dotted((*self.path, *self.key))
 
 
-@dataclass(frozen=True)
+def dotted(path: Sequence[Any]) -> str:
+    """A path as people write it."""
+    return '.'.join(map(str, path))
+
+
+@dataclass(frozen=True, eq=False)
 class Step:
-    """`(params, hidden, other, inputs) -> (hidden, other, outputs)` as a closed jaxpr, with a name for each leaf of the first three."""
+    """`(captured, params, hidden, other, inputs) -> (hidden, other, outputs)` as a program without constants.
 
-    jaxpr: ClosedJaxpr
+    `captured` are the values that the step closes over (masks, index arrays, a target of an outer trace);
+    they enter the program in front of everything else. `params`, `hidden` and `other` name their leaves.
+    """
+
+    jaxpr: Jaxpr
+    captured: tuple[Any, ...]
     params: tuple[Leaf, ...]
     hidden: tuple[Leaf, ...]
     other: tuple[Leaf, ...]
 
-    def _invars(self, start: int, count: int | None) -> list[Var]:
-        return self.jaxpr.jaxpr.invars[start : None if count is None else start + count]
+    @property
+    def captured_vars(self) -> list[Var]:
+        return self.jaxpr.invars[: len(self.captured)]
 
     @property
     def param_vars(self) -> list[Var]:
-        return self._invars(0, len(self.params))
+        return self._invars(len(self.captured), len(self.params))
 
     @property
     def hidden_vars(self) -> list[Var]:
-        return self._invars(len(self.params), len(self.hidden))
+        return self._invars(len(self.captured) + len(self.params), len(self.hidden))
 
     @property
     def other_vars(self) -> list[Var]:
-        return self._invars(len(self.params) + len(self.hidden), len(self.other))
+        before = len(self.captured) + len(self.params) + len(self.hidden)
+        return self._invars(before, len(self.other))
 
     @property
     def input_vars(self) -> list[Var]:
-        return self._invars(len(self.params) + len(self.hidden) + len(self.other), None)
+        before = len(self.captured) + len(self.params) + len(self.hidden) + len(self.other)
+        return self.jaxpr.invars[before:]
 
     @property
     def hidden_outs(self) -> list[Atom]:
-        return self.jaxpr.jaxpr.outvars[: len(self.hidden)]
+        return self.jaxpr.outvars[: len(self.hidden)]
 
     @property
     def other_outs(self) -> list[Atom]:
-        return self.jaxpr.jaxpr.outvars[len(self.hidden) : len(self.hidden) + len(self.other)]
+        return self.jaxpr.outvars[len(self.hidden) : len(self.hidden) + len(self.other)]
 
     @property
     def outs(self) -> list[Atom]:
-        return self.jaxpr.jaxpr.outvars[len(self.hidden) + len(self.other) :]
+        return self.jaxpr.outvars[len(self.hidden) + len(self.other) :]
+
+    def with_program(self, jaxpr: Jaxpr, captured: Sequence[Any]) -> Step:
+        """The same leaves with an equal program."""
+        return Step(jaxpr, tuple(captured), self.params, self.hidden, self.other)
+
+    def _invars(self, start: int, count: int) -> list[Var]:
+        return self.jaxpr.invars[start : start + count]
+
+
+class Fragment(NamedTuple):
+    """A part of a step as a program `(free, inputs) -> outs`: `free` are the variables of the step that it
+    needs besides its inputs, and come first."""
+
+    jaxpr: Jaxpr
+    free: tuple[Var, ...]
+
+    def __call__(self, free: Sequence[Any], *inputs: Any) -> list[Any]:
+        """The outputs, from the values of the free variables and of the inputs."""
+        return run_jaxpr(self.jaxpr, *free, *inputs)
