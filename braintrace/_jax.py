@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import eval_jaxpr
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jax.sharding import SingleDeviceSharding
 
 __all__ = [
     'Atom',
@@ -25,6 +26,7 @@ __all__ = [
     'Var',
     'bind',
     'calls_library_kernel',
+    'close_jaxpr',
     'identity_primitive',
     'is_float',
     'located',
@@ -35,6 +37,8 @@ __all__ = [
     'source_line',
     'subjaxprs',
     'trace',
+    'trace_context',
+    'type_of',
 ]
 
 Atom: TypeAlias = Var | Literal
@@ -85,6 +89,13 @@ def open_jaxpr(program: ClosedJaxpr | Jaxpr) -> Traced:
     if not jaxpr.constvars:
         return Traced(jaxpr, consts)
     return Traced(new_jaxpr([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts)
+
+
+def close_jaxpr(jaxpr: Jaxpr, consts: Sequence[Any]) -> ClosedJaxpr:
+    """A program whose first inputs are constants, in the form in which JAX hands programs out."""
+    n = len(consts)
+    opened = jaxpr.replace(constvars=jaxpr.invars[:n], invars=jaxpr.invars[n:])
+    return ClosedJaxpr(opened, list(consts))
 
 
 def prune(eqns: Sequence[JaxprEqn], outs: Sequence[Any]) -> list[JaxprEqn]:
@@ -195,3 +206,24 @@ class FunctionPrimitive(Primitive):
             tuple(primals),
             tuple(ad.instantiate_zeros(t) for t in tangents),
         )
+
+
+def type_of(a: Any) -> tuple:
+    """The type of an array as programs depend on it: shape, dtype, and how it lies on the axes of a mesh."""
+    if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer):  # the usual case, and quick
+        placed = None if isinstance(a.sharding, SingleDeviceSharding) else a.sharding
+        return a.shape, a.dtype, placed, None
+    if not hasattr(a, 'dtype'):
+        return jnp.shape(a), jnp.result_type(a), None, None
+    if not isinstance(a, jax.core.Tracer):
+        return a.shape, jax.dtypes.canonicalize_dtype(a.dtype), None, None
+    aval = jax.typeof(a)
+    placed = getattr(aval, 'sharding', None)
+    if placed is not None and placed.mesh.empty:
+        placed = None
+    return aval.shape, aval.dtype, placed, getattr(aval, 'vma', None) or None
+
+
+def trace_context() -> Any:
+    """What JAX itself looks at while it traces: precision, axis names, meshes and other settings."""
+    return jax._src.config.trace_context()

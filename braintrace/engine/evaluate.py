@@ -1,301 +1,252 @@
-"""A compiled step as functions: as the body of a loop, and in several environments at once.
+"""One evaluator of a compiled step.
 
-`cut` sees the old hidden state as a constant; `pw` follows position-wise paths only. A value that arrives at a new hidden state joins `cut`, so that from there
-credit flows on freely: to the read-out, the loss, the next layer in the same step. What outputs take from the old hidden state without passing through a new
-one (a spike before its reset, a read-out of the old state) is credit of the step before, and is asked for by itself (`run` with `hold_new`).
+The *plain* values of a step are what it computes. Beside them a *track* may be followed: a second value of
+some variables, along some of the paths only. Position-wise paths are such a track: it starts at the old hidden
+state, ends where units are mixed, and joins the plain values at the new hidden state, so that from there credit
+flows on freely to the read-out, the loss, the next layer of the same step. An intermediate that is used both
+ways (a spike that resets the membrane and is sent through a matrix) simply exists twice; XLA merges what is
+equal. `Overrides` says what differs from the program as it is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._jax import JaxprEqn, Literal, Var, bind, is_float
-from ..plan.layout import Layout
+from .._jax import Atom, JaxprEqn, Literal, Var, bind
 from ..plan.self_paths import Detour
-from .loop import Loop
+from .program import Program
 
 Values = Sequence[Any]
+Cuts = Mapping[int, frozenset[int]]  # operands, by the number of their equation
+NOTHING: Mapping = MappingProxyType({})
 
 
-class Known(NamedTuple):
-    """What is known of a step: the products with traced weights, and what a unit's change comes back as over each bridge of two products."""
+class Given(NamedTuple):
+    """What a step starts from: flat leaves, in the order of the step."""
 
-    products: Values
-    scales: Values = ()
+    captured: Values
+    params: Values
+    hidden: Values
+    other: Values
+    inputs: Values
 
 
-class Program:
-    """The flat program of a graph, ready to be evaluated step by step or over a whole block of steps."""
+@dataclass(frozen=True, eq=False)
+class Overrides:
+    """What differs from the program as it is written.
 
-    def __init__(self, layout: Layout, graded: Sequence[int] | None = None, hidden: bool = False):
-        self.layout = layout
-        self.step = layout.graph.step
-        self.found = layout.graph.found
-        self._hidden = set(self.step.hidden_outs)
-        self._graded = (
-            [i for i, a in enumerate(self.step.outs) if is_float(a)]
-            if graded is None
-            else list(graded)
-        )
-        self._graded_hidden = (
-            [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)] if hidden else []
-        )
-        self.detours = [
-            b for over in layout.bridges.values() for b in over if isinstance(b, Detour)
+    Args:
+        known: values of products that need not be computed again; only their derivative is, if it is asked for.
+        feedback: by the output of a product, the weight that credit goes back through in place of its own.
+        added: terms on top of these variables.
+        held: operands through which no derivative flows.
+        fixed: variables whose derivative ends where they are made.
+    """
+
+    known: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
+    feedback: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
+    added: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
+    held: Cuts = field(default_factory=lambda: NOTHING)
+    fixed: frozenset[Var] = frozenset()
+
+
+PLAIN = Overrides()
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """A second value of some variables, along some of the paths.
+
+    Args:
+        start: values at the start of its paths.
+        born: by variable made in the step, a term on top of its *plain* value: a path begins here, whatever
+            arrives.
+        added: by variable, a term on top of what arrives.
+        cuts: operands at which its paths end.
+        joins: variables whose plain value it becomes, and at which it ends.
+        detours: what a unit's change comes back as over each self-path of two products; without a value there
+            the track does not take that path.
+        overrides: of the values on the track.
+    """
+
+    start: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
+    born: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
+    added: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
+    cuts: Cuts = field(default_factory=lambda: NOTHING)
+    joins: frozenset[Var] = frozenset()
+    detours: Mapping[Detour, Any] = field(default_factory=lambda: NOTHING)
+    overrides: Overrides = PLAIN
+
+
+NO_TRACK = Track()
+
+
+class Evaluated(NamedTuple):
+    """The values of all variables of a step, and those on the track that was followed."""
+
+    plain: dict[Var, Any]
+    track: dict[Var, Any]
+
+    def of(self, atoms: Sequence[Atom]) -> list[Any]:
+        """The plain values."""
+        return [a.val if isinstance(a, Literal) else self.plain[a] for a in atoms]
+
+    def on_track(self, atoms: Sequence[Atom]) -> list[Any]:
+        """The values on the track, the plain ones where it has none."""
+        plain = self.of(atoms)
+        return [
+            value if isinstance(a, Literal) else self.track.get(a, value)
+            for a, value in zip(atoms, plain, strict=True)
         ]
-        self.products = list(
-            dict.fromkeys(
-                [r.y_var for r in layout.relations if r.axes.x is not None]
-                + [d.first.y[0] for d in self.detours]
-            )
-        )
-        self._weight_at = {u.y[0]: u.operand for u in self.found.uses}
-        self._relation_at: dict[Var, int] = {r.y_var: i for i, r in enumerate(layout.relations)}
 
-    @cached_property
-    def loop(self) -> Loop:
-        """The step as the body of a loop, giving also the products with traced weights, which are costly to compute again."""
-        return Loop(self.step, self.products)
 
-    def _start(
-        self, params: Values, hidden: Values, other: Values, inputs: Values
-    ) -> dict[Var, Any]:
-        """The values of all variables that no equation makes."""
-        step = self.step
-        given = [
-            *step.param_vars,
-            *step.hidden_vars,
-            *step.other_vars,
-            *step.input_vars,
-            *step.jaxpr.jaxpr.constvars,
-        ]
-        return dict(
-            zip(given, [*params, *hidden, *other, *inputs, *step.jaxpr.consts], strict=True)
-        )
+def evaluate(
+    program: Program, given: Given, track: Track = NO_TRACK, overrides: Overrides = PLAIN
+) -> Evaluated:
+    """The values of one step from what is given, with a track beside them."""
+    step = program.step
+    starting = [*given.captured, *given.params, *given.hidden, *given.other, *given.inputs]
+    values = Evaluated(dict(zip(step.jaxpr.invars, starting, strict=True)), dict(track.start))
+    for v in overrides.fixed & values.plain.keys():
+        values.plain[v] = hold(values.plain[v])
+    for k, eqn in enumerate(step.jaxpr.eqns):
+        if not eqn.outvars:
+            continue  # an effect: it had its turn in the loop
+        made = _apply(program, k, eqn, values.of(eqn.invars), overrides)
+        followed = _follow(program, k, eqn, made, values, track)
+        values.plain.update(zip(eqn.outvars, made, strict=True))
+        if followed is not None:
+            values.track.update(zip(eqn.outvars, followed, strict=True))
+        for v in eqn.outvars:
+            if v in track.born:
+                values.track[v] = values.plain[v] + track.born[v]
+            if v in track.joins and v in values.track:
+                values.plain[v] = values.track.pop(v)
+    return values
 
-    def dual(
-        self,
-        params: Values,
-        hidden: Values,
-        other: Values,
-        inputs: Values,
-        *,
-        moving: Values,
-        everywhere: Values | None = None,
-        along: Values | None = None,
-        known: Known | None = None,
-        join: bool = True,
-        feedback: Mapping[Var, Any] | None = None,
-        cuts: Mapping[int, frozenset[int]] | None = None,
-    ) -> tuple[list, list, list]:
-        """New hidden state, graded outputs and the operand x of each relation.
 
-        `moving` is the old hidden state that position-wise paths start from. `everywhere` is added to the output y of each relation, whose weight is
-        then a constant; `along` is added on position-wise paths only. `known` has what need not be computed again. Without `join` paths end
-        at the new hidden state. `feedback` has the weights that credit takes instead of those of the product that makes a variable. `cuts` says where
-        position-wise paths end: those of the states unless given.
-        """
-        step, cuts = self.step, self.found.cuts if cuts is None else cuts
-        cut = self._start(params, hidden, other, inputs)
-        pw = dict(zip(step.hidden_vars, moving, strict=True))
-        given = dict(zip(self.products, known.products, strict=True)) if known is not None else {}
-        scales = (
-            dict(zip(self.detours, known.scales, strict=True))
-            if known is not None and known.scales
-            else {}
-        )
-        xs: list[Any] = [None] * len(self.layout.relations)
-
-        def read(env: dict, a: Any) -> Any:
-            return a.val if isinstance(a, Literal) else env[a] if a in env else cut[a]
-
-        def run(eqn: JaxprEqn, values: list, relations: list[int]) -> list:
-            if everywhere is not None:
-                for r in relations:
-                    use = self.layout.relations[r].use
-                    values[use.operand] = lax.stop_gradient(values[use.operand])
-            made = _run(eqn, values, given, feedback or {}, self._weight_at)
-            if everywhere is not None:
-                for r in relations:
-                    made[0] = made[0] + everywhere[r]
-            return made
-
-        for k, eqn in enumerate(self.found.eqns):
-            if not eqn.outvars:
-                continue  # an effect: it had its turn in the loop
-            relations = [self._relation_at[v] for v in eqn.outvars if v in self._relation_at]
-            values = [read(cut, a) for a in eqn.invars]
-            for r in relations:
-                xs[r] = self.layout.relations[r].operand(values)
-            live = [
-                i
-                for i, a in enumerate(eqn.invars)
-                if isinstance(a, Var) and a in pw and i not in cuts.get(k, ())
-            ]
-            made = run(eqn, list(values), relations)
-            followed = (
-                run(
-                    eqn,
-                    [
-                        pw[a] if i in live else v
-                        for i, (a, v) in enumerate(zip(eqn.invars, values, strict=True))
-                    ],
-                    relations,
-                )
-                if live
-                else None
-            )
-            for bridge in () if live else self.layout.bridges.get(eqn.outvars[0], ()):
-                if bridge.x in pw and (bridge in scales or not isinstance(bridge, Detour)):
-                    scale = (
-                        scales[bridge]
-                        if bridge in scales
-                        else values[self.layout.relations[relations[0]].use.operand][bridge.weight]
-                    )
-                    followed = list(made) if followed is None else followed
-                    followed[0] = followed[0] + bridge(
-                        pw[bridge.x] - cut[bridge.x], lax.stop_gradient(scale)
-                    )
-            if along is not None and relations:
-                followed = list(made) if followed is None else followed
-                for r in relations:
-                    followed[0] = followed[0] + along[r]
-            cut.update(zip(eqn.outvars, made, strict=True))
-            if followed is not None:
-                pw.update(zip(eqn.outvars, followed, strict=True))
-            if join:
-                for v in eqn.outvars:
-                    if v in self._hidden:
-                        cut[v] = pw.pop(v, cut[v])
-        new = [read(pw, v) for v in step.hidden_outs]
-        return new, self.graded([read(cut, a) for a in step.outs], new), xs
-
-    def run(
-        self,
-        params: Values,
-        hidden: Values,
-        other: Values,
-        inputs: Values,
-        known: Known | None = None,
-        feedback: Mapping[Var, Any] | None = None,
-        hold_new: bool = False,
-    ) -> tuple[list, list, list]:
-        """Graded outputs and the new state, credit taking the way of `feedback`; with `hold_new` outputs see a new hidden state that is held fixed."""
-        step, given = (
-            self.step,
-            dict(zip(self.products, known.products, strict=True)) if known is not None else {},
-        )
-        env = self._start(params, hidden, other, inputs)
-        read = lambda a: a.val if isinstance(a, Literal) else env[a]
-        for eqn in self.found.eqns:
-            made = (
-                _run(eqn, [read(a) for a in eqn.invars], given, feedback or {}, self._weight_at)
-                if eqn.outvars
-                else []
-            )
-            env.update(
-                (v, _hold(a) if hold_new and v in self._hidden else a)
-                for v, a in zip(eqn.outvars, made, strict=True)
-            )
-        new = [_hold(read(v)) if hold_new else read(v) for v in step.hidden_outs]
-        return (
-            self.graded([read(a) for a in step.outs], new),
-            new,
-            [read(v) for v in step.other_outs],
-        )
-
-    def outputs(
-        self,
-        params: Values,
-        hidden: Values,
-        other: Values,
-        inputs: Values,
-        added: Mapping[Var, Any],
-        known: Known | None = None,
-        feedback: Mapping[Var, Any] | None = None,
-    ) -> list:
-        """Graded outputs as a function of what is `added` to the new hidden states of one group, which do not see each other's change."""
-        step = self.step
-        env = self._start(params, hidden, other, inputs)
-        moved: dict[Var, Any] = {}
-        given = dict(zip(self.products, known.products, strict=True)) if known is not None else {}
-        read = lambda env, a: a.val if isinstance(a, Literal) else env[a]
-        for eqn in self.found.eqns:
-            if not eqn.outvars:
+def _follow(
+    program: Program, k: int, eqn: JaxprEqn, made: Values, values: Evaluated, track: Track
+) -> list[Any] | None:
+    """The outputs of an equation on the track; None where the track does not pass through it."""
+    plain = values.of(eqn.invars)
+    cut = track.cuts.get(k, frozenset())
+    arriving = {
+        i: values.track[a]
+        for i, a in enumerate(eqn.invars)
+        if isinstance(a, Var) and a in values.track and i not in cut
+    }
+    followed = None
+    if arriving:
+        operands = combine(arriving, plain)
+        followed = _apply(program, k, eqn, operands, track.overrides)
+    else:
+        for path in program.layout.self_paths.get(eqn.outvars[0], ()):
+            if path.x not in values.track or (
+                isinstance(path, Detour) and path not in track.detours
+            ):
                 continue
-            values = [read(env, a) for a in eqn.invars]
-            if any(isinstance(a, Var) and a in moved for a in eqn.invars):
-                there = [
-                    moved[a] if isinstance(a, Var) and a in moved else v
-                    for a, v in zip(eqn.invars, values, strict=True)
-                ]
-                moved.update(
-                    zip(
-                        eqn.outvars,
-                        _run(eqn, there, given, feedback or {}, self._weight_at),
-                        strict=True,
-                    )
-                )
-            env.update(
-                zip(
-                    eqn.outvars,
-                    [given[v] for v in eqn.outvars]
-                    if eqn.outvars[0] in given
-                    else bind(eqn, values),
-                    strict=True,
-                )
-            )
-            moved.update({v: env[v] + added[v] for v in eqn.outvars if v in added})
-        latest = lambda a: moved[a] if isinstance(a, Var) and a in moved else read(env, a)
-        return self.graded([latest(a) for a in step.outs], [latest(v) for v in step.hidden_outs])
-
-    def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
-        """What credit comes from: outputs, and new hidden states where they may be read directly."""
-        return [*[outs[i] for i in self._graded], *[hidden[i] for i in self._graded_hidden]]
+            if isinstance(path, Detour):
+                scale = track.detours[path]
+            else:
+                scale = plain[program.weight_operand[eqn.outvars[0]]][path.weight]
+            moved = path(values.track[path.x] - values.plain[path.x], lax.stop_gradient(scale))
+            followed = list(made) if followed is None else followed
+            followed[0] = followed[0] + moved
+    added = [v for v in eqn.outvars if v in track.added]
+    if added and followed is None:
+        followed = list(made)
+    for v in added:
+        place = eqn.outvars.index(v)
+        followed[place] = followed[place] + track.added[v]  # type: ignore[index]
+    return followed
 
 
-def _run(
-    eqn: JaxprEqn,
-    values: list,
-    given: Mapping[Var, Any],
-    feedback: Mapping[Var, Any],
-    weight_at: Mapping[Var, int],
-) -> list:
-    """The outputs of an equation; the product of a known value is not computed again, and credit goes back through feedback weights where there are any."""
-    y = eqn.outvars[0] if eqn.outvars else None
-    if y in feedback:
-        i = weight_at[y]
-        [forward] = bind(eqn, [v if k == i else _hold(v) for k, v in enumerate(values)])
-        [back] = bind(eqn, [feedback[y] if k == i else v for k, v in enumerate(values)])
-        return [forward + (back - lax.stop_gradient(back))]
-    return [_as_known(eqn, values, given[y])] if y in given else bind(eqn, values)
+def _apply(
+    program: Program, k: int, eqn: JaxprEqn, values: list[Any], overrides: Overrides
+) -> list[Any]:
+    """The outputs of one equation."""
+    held = overrides.held.get(k, frozenset())
+    values = [hold(v) if i in held else v for i, v in enumerate(values)]
+    y = eqn.outvars[0]
+    if y in overrides.feedback:
+        weight = program.weight_operand[y]
+        made = [_through_feedback(eqn, values, weight, overrides.feedback[y])]
+    elif y in overrides.known:
+        made = [_as_known(eqn, values, overrides.known[y])]
+    else:
+        made = bind(eqn, values)
+    for place, v in enumerate(eqn.outvars):
+        if v in overrides.added:
+            made[place] = made[place] + overrides.added[v]
+        if v in overrides.fixed:
+            made[place] = hold(made[place])
+    return made
 
 
-def _hold(v: Any) -> Any:
-    return lax.stop_gradient(v) if jnp.issubdtype(jnp.result_type(v), jnp.inexact) else v
+def _through_feedback(eqn: JaxprEqn, values: Values, weight: int, feedback: Any) -> Any:
+    """The product as it is, whose other operands get their credit through the feedback weight."""
+    [forward] = bind(eqn, [v if i == weight else hold(v) for i, v in enumerate(values)])
+    [back] = bind(eqn, [feedback if i == weight else v for i, v in enumerate(values)])
+    return forward + (back - lax.stop_gradient(back))
 
 
 def _as_known(eqn: JaxprEqn, values: Values, y: Any) -> Any:
     """The output of an equation whose value is known; only its derivative is computed, if it is asked for."""
-    floats = {i: v for i, v in enumerate(values) if jnp.issubdtype(jnp.result_type(v), jnp.inexact)}
-    run = lambda moving: bind(eqn, [moving.get(i, v) for i, v in enumerate(values)])[0]
-    if (
-        eqn.primitive.name == 'dot_general'
-    ):  # by a forward rule: its transpose sums over the steps inside the product
-        linear = jax.custom_jvp(lambda moving, y: y)
-        linear.defjvp(lambda at, along: (at[1], jax.jvp(run, at[:1], along[:1])[1]))
-        return linear(floats, y)
-    f = jax.custom_vjp(lambda moving, y: y)
+    floats = floats_of(values)
+
+    def product(moving):
+        return bind(eqn, combine(moving, values))[0]
+
+    if eqn.primitive.name == 'dot_general':
+        return _known_by_forward_rule(product, floats, y)
+    return _known_by_backward_rule(product, floats, y)
+
+
+def _known_by_forward_rule(product, floats: dict[int, Any], y: Any) -> Any:
+    """For a product of matrices: the transpose of its forward rule sums over the steps inside the product."""
+    known = jax.custom_jvp(lambda moving, y: y)
+
+    def rule(primals, tangents):
+        return primals[1], jax.jvp(product, primals[:1], tangents[:1])[1]
+
+    known.defjvp(rule)
+    return known(floats, y)
+
+
+def _known_by_backward_rule(product, floats: dict[int, Any], y: Any) -> Any:
+    known = jax.custom_vjp(lambda moving, y: y)
 
     def backward(kept, ct):
         moving, y = kept
-        return jax.vjp(run, moving)[1](ct)[0], jnp.zeros_like(y)
+        return jax.vjp(product, moving)[1](ct)[0], jnp.zeros_like(y)
 
-    f.defvjp(lambda moving, y: (y, (moving, y)), backward)
-    return f(floats, y)
+    known.defvjp(lambda moving, y: (y, (moving, y)), backward)
+    return known(floats, y)
+
+
+def hold(value: Any) -> Any:
+    """The value, without derivative."""
+    return lax.stop_gradient(value) if is_inexact(value) else value
+
+
+def is_inexact(value: Any) -> bool:
+    """Whether a derivative can flow through an array."""
+    return jnp.issubdtype(jnp.result_type(value), jnp.inexact)
+
+
+def floats_of(leaves: Values) -> dict[int, Any]:
+    """Those leaves that a derivative can flow through, by number."""
+    return {i: a for i, a in enumerate(leaves) if is_inexact(a)}
+
+
+def combine(moving: Mapping[int, Any], leaves: Values) -> list[Any]:
+    """The leaves, with those that move in their places."""
+    return [moving.get(i, a) for i, a in enumerate(leaves)]

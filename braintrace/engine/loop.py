@@ -1,56 +1,56 @@
-"""A step as the body of a loop: what depends on the parameters alone is computed once, before it."""
+"""Loops over the steps of a window, and a step as the body of one: what depends on the parameters alone is
+computed once, before it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax import lax
 
-from .._jax import JaxprEqn, Literal, Var, eval_jaxpr, new_jaxpr
+from .._jax import JaxprEqn, Literal, Var, new_jaxpr, run_jaxpr
 from ..step import Step
 
 
+class Turn(NamedTuple):
+    """What one turn of the loop gives: the new state, the outputs, and the values of the variables that were
+    wanted besides."""
+
+    hidden: list
+    other: list
+    outs: list
+    wanted: list
+
+
 class Loop:
-    """`before(params)` once, then `body(that, hidden, other, inputs)` at each step, which also gives the values of the variables `wanted`."""
+    """`before(captured, params)` once, then `body(that, hidden, other, inputs)` at each step."""
 
     def __init__(self, step: Step, wanted: Sequence[Var]):
-        jaxpr = step.jaxpr.jaxpr
-        self._consts = step.jaxpr.consts
-        fixed: set[Var] = {*step.param_vars, *jaxpr.constvars}
-        before: list[JaxprEqn] = []
-        body: list[JaxprEqn] = []
-        for eqn in jaxpr.eqns:
-            once = not eqn.effects and all(isinstance(a, Literal) or a in fixed for a in eqn.invars)
-            (before if once else body).append(eqn)
-            fixed.update(eqn.outvars if once else ())
-        outs = [*jaxpr.outvars, *wanted]
-        used = {a for e in body for a in e.invars if isinstance(a, Var)} | {
-            a for a in outs if isinstance(a, Var)
-        }
-        handed = [
-            v
-            for v in dict.fromkeys([*step.param_vars, *[v for e in before for v in e.outvars]])
-            if v in used
-        ]
-        self._before = new_jaxpr(step.param_vars, handed, before, jaxpr.constvars)
-        self._body = new_jaxpr(
-            [*handed, *step.hidden_vars, *step.other_vars, *step.input_vars],
-            outs,
-            body,
-            jaxpr.constvars,
-        )
-        self._cuts = len(step.hidden), len(step.hidden) + len(step.other), len(jaxpr.outvars)
+        given = [*step.captured_vars, *step.param_vars]
+        fixed: set[Var] = set(given)
+        once: list[JaxprEqn] = []
+        each: list[JaxprEqn] = []
+        for eqn in step.jaxpr.eqns:
+            known = all(isinstance(a, Literal) or a in fixed for a in eqn.invars)
+            if known and not eqn.effects:
+                once.append(eqn)
+                fixed.update(eqn.outvars)
+            else:
+                each.append(eqn)
+        outs = [*step.jaxpr.outvars, *wanted]
+        used = {a for e in each for a in e.invars if isinstance(a, Var)}
+        used |= {a for a in outs if isinstance(a, Var)}
+        made = [*given, *[v for e in once for v in e.outvars]]
+        handed = [v for v in dict.fromkeys(made) if v in used]
+        moving = [*step.hidden_vars, *step.other_vars, *step.input_vars]
+        self._before = new_jaxpr(given, handed, once)
+        self._body = new_jaxpr([*handed, *moving], outs, each)
+        self._cuts = len(step.hidden), len(step.hidden) + len(step.other), len(step.jaxpr.outvars)
 
-    def before(self, params: Sequence[Any], held: Collection[Var] = ()) -> list[Any]:
-        """What the body needs of the parameters; the variables `held` are constants."""
-        values = eval_jaxpr(self._before, self._consts, *params)
-        return [
-            lax.stop_gradient(a) if v in held else a
-            for a, v in zip(values, self._before.outvars, strict=True)
-        ]
+    def before(self, captured: Sequence[Any], params: Sequence[Any]) -> list[Any]:
+        """What the body needs of the captured values and the parameters."""
+        return run_jaxpr(self._before, *captured, *params)
 
     def body(
         self,
@@ -58,21 +58,18 @@ class Loop:
         hidden: Sequence[Any],
         other: Sequence[Any],
         inputs: Sequence[Any],
-    ) -> tuple[list, list, list, list]:
-        """New hidden state, new other state, outputs, wanted values."""
-        out = eval_jaxpr(self._body, self._consts, *handed, *hidden, *other, *inputs)
+    ) -> Turn:
+        """One step."""
+        values = run_jaxpr(self._body, *handed, *hidden, *other, *inputs)
         a, b, c = self._cuts
-        return out[:a], out[a:b], out[b:c], out[c:]
-
-
-def over_states(a: Any, axis: int) -> Any:
-    """The sum over the few states of a unit, term by term: XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can
-    even come out wrong inside a loop."""
-    return sum(jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis]))
+        return Turn(values[:a], values[a:b], values[b:c], values[c:])
 
 
 def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:
-    """`lax.scan`, without the loop when there is one step. Axes of length one stay outside: XLA would move data to lay them out."""
+    """`lax.scan`, without the loop when there is one step.
+
+    Axes of length one stay outside: XLA would move data to lay them out.
+    """
     if length == 1:
         carry, out = f(carry, jax.tree.map(lambda a: a[0], xs))
         return carry, jax.tree.map(lambda a: a[None], out)
@@ -84,10 +81,10 @@ def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -
         of_outs = jax.tree.map(jnp.shape, outs)
         return _squeezed(carry), _squeezed(outs)
 
-    of_carry, of_xs = jax.tree.map(jnp.shape, carry), jax.tree.map(lambda a: jnp.shape(a)[1:], xs)
-    carry, outs = jax.lax.scan(
-        turn, _squeezed(carry), _squeezed(xs), length=length, reverse=reverse
-    )
+    of_carry = jax.tree.map(jnp.shape, carry)
+    of_xs = jax.tree.map(lambda a: jnp.shape(a)[1:], xs)
+    start = _squeezed(carry)
+    carry, outs = jax.lax.scan(turn, start, _squeezed(xs), length=length, reverse=reverse)
     return _reshaped(carry, of_carry), _reshaped(outs, of_outs, length)
 
 
@@ -97,3 +94,13 @@ def _squeezed(tree: Any) -> Any:
 
 def _reshaped(tree: Any, shapes: Any, *lead: int) -> Any:
     return jax.tree.map(lambda a, shape: jnp.reshape(a, (*lead, *shape)), tree, shapes)
+
+
+def over_states(a: jax.Array, axis: int) -> Any:
+    """The sum over the few states of a unit, term by term.
+
+    XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can even come
+    out wrong inside a loop.
+    """
+    terms = [jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis])]
+    return sum(terms)

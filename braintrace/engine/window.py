@@ -1,517 +1,299 @@
-"""A window: K steps with the model's past fixed, and what the carriers may ask about it."""
+"""A window: K steps of a program from a given state, and what may be asked about it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .._jax import Literal, Var, eval_jaxpr, is_float, new_jaxpr, prune
-from ..graph.analysis import Row
-from ..graph.perturbation import perturb
+from .._jax import Literal, Var, is_float, new_jaxpr, prune, run_jaxpr
 from ..graph.relations import weight_program
-from ..graph.samples import sample_axes
 from ..graph.uses import Use
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
-from .evaluate import Known, Program
+from .evaluate import PLAIN, Given, Overrides, Values, combine, evaluate, floats_of
+from .factors import Factors
 from .loop import scan
+from .program import Program
+
+
+class Moment(NamedTuple):
+    """One step of a window, or all of them with the steps first: what it starts from, and what is known of it
+    already: its products, and what a unit's change comes back as over each detour."""
+
+    hidden: Values
+    other: Values
+    inputs: Values
+    products: Values
+    detours: Values = ()
+
+
+class Cotangents(NamedTuple):
+    """Credit of what a window (or each step of it, with the steps first) gives; None for none.
+
+    `outs` are those of the graded outputs, with the steps first. `hidden` and `other` are those of the state at
+    the end, one for each leaf; leaves that are not float are passed over.
+    """
+
+    outs: Values | None = None
+    hidden: Values | None = None
+    other: Values | None = None
+
+
+class Pulled(NamedTuple):
+    """Credit of what a window is made from. Leaves that are not float, and what was not asked for, are None.
+
+    `inputs` and `variables` have the steps first.
+    """
+
+    params: list[Any]
+    hidden: list[Any]
+    other: list[Any]
+    inputs: list[Any]
+    variables: list[Any]
 
 
 class Window:
-    """K steps of a program from a given state. All arrays have the steps as their first axis.
+    """K steps of a program. All arrays have the steps as their first axis.
 
     Nothing is computed before it is asked for, and under `jit` nothing is computed that is not used.
+
+    Args:
+        program: the compiled step.
+        given: captured values, parameters and the state at the entry; the inputs have the steps first.
+        length: K.
     """
 
-    def __init__(
-        self,
-        program: Program,
-        params: Sequence,
-        hidden: Sequence,
-        other: Sequence,
-        inputs: Sequence,
-        length: int,
-    ):
-        self.program, self.params, self.inputs, self.length = program, params, inputs, length
-        self.entry = (hidden, other)
-
-        handed = program.loop.before(params)
+    def __init__(self, program: Program, given: Given, length: int):
+        self.program, self.given, self.length = program, given, length
+        handed = program.loop.before(given.captured, given.params)
 
         def forward(carry, x):
-            h, s, out, y = program.loop.body(handed, *carry, x)
-            return (h, s), (*carry, out, y)
+            turn = program.loop.body(handed, *carry, x)
+            return (turn.hidden, turn.other), (*carry, turn.outs, turn.wanted)
 
-        start = list(hidden), list(other)
-        (self.hidden, self.other), (self.before, self.before_other, self.outs, self.y) = scan(
-            forward, start, list(inputs), length
-        )
+        start = list(given.hidden), list(given.other)
+        (self.hidden, self.other), kept = scan(forward, start, list(given.inputs), length)
+        self.before, self.before_other, self.outs, self.products = kept
 
     @property
     def layout(self) -> Layout:
         return self.program.layout
 
-    def _zeros(self) -> list[jax.Array]:
-        return [
-            jnp.zeros((self.length, *r.y_var.aval.shape), r.y_var.aval.dtype)
-            for r in self.layout.relations
-        ]
-
-    def _over_time(self, f: Callable) -> Callable:
-        """`f(hidden, other, inputs, known y, ...)` for all steps at once."""
-        return lambda *moving: jax.vmap(f)(
-            self.before, self.before_other, self.inputs, self.known, *moving
-        )
+    @property
+    def params(self) -> Values:
+        return self.given.params
 
     @cached_property
-    def known(self) -> Known:
-        """What need not be computed again, step by step."""
-        return Known(self.y, [self._scale(d) for d in self.program.detours])
+    def moments(self) -> Moment:
+        """All steps, each with what is known of it."""
+        detours = [self._comes_back(d) for d in self.program.detours]
+        inputs = self.given.inputs
+        return Moment(self.before, self.before_other, inputs, self.products, detours)
 
-    def _scale(self, d: Detour) -> jax.Array:
-        """What a unit's change comes back as over two products, step by step."""
-        program = weight_program(self.program.step, [d.first.w, d.second.w])
-        between = self.program.found.along({d.seed}, [d.first.y[0]], [d.second.x_var])
-        start, *rest = self._values([d.first.y[0], *between.constvars])
-        follow = lambda y: jax.vmap(lambda c, y: eval_jaxpr(between, c, y)[0])(rest, y)
-        _, slopes = jax.jvp(follow, (start,), (jnp.ones_like(start),))
-        return d.scale(slopes, *eval_jaxpr(program.jaxpr, program.consts, *self.params))
+    def over_steps(self, f: Callable, *moving: Any) -> Any:
+        """`f(moment, *moving of that step)` for all steps at once."""
+        return jax.vmap(f)(self.moments, *moving)
 
-    def _values(self, wanted: Sequence[Var], f: Callable = lambda values: values) -> Any:
-        """The values of some variables, or a function of them, at all steps."""
-        jaxpr, known = self.program.step.jaxpr.jaxpr, self.program.products
-        eqns = [e for e in jaxpr.eqns if not e.effects and set(known).isdisjoint(e.outvars)]
-        program = new_jaxpr([*jaxpr.invars, *known], wanted, prune(eqns, wanted), jaxpr.constvars)
-        return jax.vmap(
-            lambda h, s, x, y: f(
-                eval_jaxpr(program, self.program.step.jaxpr.consts, *self.params, *h, *s, *x, *y)
-            )
-        )(self.before, self.before_other, self.inputs, self.y)
+    def at(self, moment: Moment, params: Values | None = None) -> Given:
+        """What one step starts from."""
+        params = self.params if params is None else params
+        return Given(self.given.captured, params, moment.hidden, moment.other, moment.inputs)
 
-    def _pull_both(self, f: Callable, along: Any, moving: Any) -> tuple[Any, Callable]:
-        """The value of `f(cuts, along, moving)` and its pull-back, where paths of states and of outputs of ops may end in different places."""
-        of_states, of_uses = self.program.found.cuts, self.program.found.use_cuts
-        if of_states is of_uses:
-            return jax.vjp(lambda a, m: f(of_states, a, m), along, moving)
-        value, to_uses = jax.vjp(lambda a: f(of_uses, a, moving), along)
-        _, to_states = jax.vjp(lambda m: f(of_states, along, m), moving)
-        return value, lambda ct: (*to_uses(ct), *to_states(ct))
+    def known(self, moment: Moment) -> Mapping[Var, Any]:
+        """The products of one step, by variable."""
+        return dict(zip(self.program.products, moment.products, strict=True))
 
-    # ---- the classical rules: credit of each step inside that step ----
+    def detours(self, moment: Moment) -> Mapping[Detour, Any]:
+        """What a unit's change comes back as in one step, by detour."""
+        return dict(zip(self.program.detours, moment.detours, strict=True))
 
-    def same_step(
-        self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None
-    ) -> tuple[list, list, list, dict[int, Any]]:
-        """Credit of each step inside that step: of the parameters, of each relation's y, of the old hidden state along its own transition, of the inputs.
-
-        The weights of relations are constants here: their gradient is made from the credit of y. `feedback` has the weights that
-        credit goes back through, by the output of the product.
-        """
-        floats = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
-
-        def outputs(params, everywhere, moving, inputs):
-            run = lambda h, s, x, y, e, m, mine: self.program.dual(
-                params,
-                h,
-                s,
-                [mine.get(i, v) for i, v in enumerate(x)],
-                moving=m,
-                everywhere=e,
-                known=y,
-                feedback=feedback,
-            )[1:]
-            return self._over_time(run)(everywhere, moving, inputs)
-
-        _, pull, xs = jax.vjp(
-            outputs, list(self.params), self._zeros(), list(self.before), floats, has_aux=True
-        )
-        self.__dict__['operands'] = xs
-        return pull(list(cotangents))
-
-    def past(
-        self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None
-    ) -> list | None:
-        """Credit of the old hidden leaves from outputs that read them directly; None where no output does."""
-        if not self.layout.read_before:
-            return None
-        run = lambda h, s, x, y, m: self.program.run(
-            self.params, m, s, x, y, feedback, hold_new=True
-        )[0]
-        return jax.vjp(lambda m: self._over_time(run)(m), list(self.before))[1](list(cotangents))[0]
-
-    def direct(self, cotangents: Sequence[Any], feedback: Mapping[Var, Any] | None = None) -> list:
-        """The part of the credit of each relation's y that arrives along position-wise paths."""
-
-        def outputs(along):
-            run = lambda h, s, x, y, a: self.program.dual(
-                self.params,
-                h,
-                s,
-                x,
-                moving=h,
-                along=a,
-                known=y,
-                feedback=feedback,
-                cuts=self.program.found.use_cuts,
-            )[1]
-            return self._over_time(run)(along)
-
-        return jax.vjp(outputs, self._zeros())[1](list(cotangents))[0]
-
-    def signals(
-        self,
-        cotangents: Sequence[Any],
-        feedback: Mapping[Var, Any] | None = None,
-        together: bool = False,
-    ) -> list:
-        """The learning signal: credit of each new hidden leaf inside its step, the other states of its group (`together`: all others) held fixed."""
-        step = self.program.step
-        found = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in step.hidden_vars]
-        for group in (
-            [step.hidden_outs]
-            if together
-            else [g.hidden_outvars for g in self.layout.graph.hidden_groups]
-        ):
-            mine = {i: v for i, v in enumerate(step.hidden_outs) if v in group and is_float(v)}
-
-            def outputs(added, mine=mine):
-                run = lambda h, s, x, y, a: self.program.outputs(
-                    self.params, h, s, x, {v: a[i] for i, v in mine.items()}, y, feedback
-                )
-                return self._over_time(run)(added)
-
-            if mine:
-                [credit] = jax.vjp(outputs, {i: found[i] for i in mine})[1](list(cotangents))
-                for i, c in credit.items():
-                    found[i] = c
-        return found
-
-    def from_signals(self, signals: Sequence[Any]) -> tuple[list, list]:
-        """Signals at the new hidden leaves to credit of each relation's y and of the old hidden leaves, along position-wise paths."""
-        floats = [i for i, v in enumerate(self.program.step.hidden_vars) if is_float(v)]
-
-        def new(cuts, along, moving):
-            run = lambda h, s, x, y, a, m: [
-                self.program.dual(
-                    self.params, h, s, x, moving=m, along=a, known=y, join=False, cuts=cuts
-                )[0][i]
-                for i in floats
-            ]
-            return self._over_time(run)(along, moving)
-
-        values, pull = self._pull_both(new, self._zeros(), list(self.before))
-        return pull([signals[i].astype(v.dtype) for i, v in zip(floats, values, strict=True)])
+    def zeros_at(self, variables: Sequence[Var]) -> list[jax.Array]:
+        """A zero for each of these variables at each step."""
+        return [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in variables]
 
     def step(self, k: Any) -> Window:
         """One of the steps, as a window."""
-        at = lambda leaves: [jax.lax.dynamic_index_in_dim(a, k, keepdims=False) for a in leaves]
-        return Window(
-            self.program,
-            self.params,
-            at(self.before),
-            at(self.before_other),
-            [x[None] for x in at(self.inputs)],
-            1,
+
+        def at_k(leaves):
+            return [jax.lax.dynamic_index_in_dim(a, k, keepdims=False) for a in leaves]
+
+        inputs = [x[None] for x in at_k(self.given.inputs)]
+        given = self.given._replace(
+            hidden=at_k(self.before), other=at_k(self.before_other), inputs=inputs
         )
+        return Window(self.program, given, 1)
 
-    def push(self, hidden: Sequence[Any], other: Sequence[Any]) -> tuple[list, list]:
-        """Tangents of the entry state to those of the exit state, both of the float leaves."""
-        step, (h0, s0) = self.program.step, self.entry
-        moving_h = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
-        moving_s = [i for i, v in enumerate(step.other_vars) if is_float(v)]
-        handed = self.program.loop.before(self.params)
+    # ---- values inside the steps ----
 
-        def run(h, s):
-            def forward(carry, x):
-                return self.program.loop.body(handed, *carry, x)[:2], None
+    def values(self, wanted: Sequence[Var]) -> list[Any]:
+        """The values of some variables at all steps, `(K, *shape)` each."""
+        jaxpr, known = self.program.step.jaxpr, self.program.products
+        eqns = [e for e in jaxpr.eqns if not e.effects and set(known).isdisjoint(e.outvars)]
+        program = new_jaxpr([*jaxpr.invars, *known], wanted, prune(eqns, wanted))
 
-            at = lambda old, idx, new: [
-                dict(zip(idx, new, strict=True)).get(i, a) for i, a in enumerate(old)
-            ]
-            (h, s), _ = scan(
-                forward, (at(h0, moving_h, h), at(s0, moving_s, s)), list(self.inputs), self.length
-            )
-            return [h[i] for i in moving_h], [s[i] for i in moving_s]
+        def one(hidden, other, inputs, products):
+            given = self.given.captured, self.params, hidden, other, inputs, products
+            return run_jaxpr(program, *[a for part in given for a in part])
 
-        return jax.jvp(
-            run, ([h0[i] for i in moving_h], [s0[i] for i in moving_s]), (list(hidden), list(other))
-        )[1]
+        return jax.vmap(one)(self.before, self.before_other, self.given.inputs, self.products)
+
+    def operand(self, use: Use) -> Any:
+        """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise use."""
+        if use.op is None or use.op.axes.x is None:
+            return None
+        op = use.op
+        wanted = [a for a in use.eqn.invars if isinstance(a, Var)]
+
+        def one(values):
+            at = dict(zip(wanted, values, strict=True))
+            return op.x([a.val if isinstance(a, Literal) else at[a] for a in use.eqn.invars])
+
+        return jax.vmap(one)(self.values(wanted))
 
     @cached_property
-    def operands(self) -> list:
-        """What multiplies the weight of each relation, step by step."""
-        return self._over_time(
-            lambda h, s, x, y: self.program.dual(self.params, h, s, x, moving=h, known=y)[2]
-        )()
+    def operands(self) -> list[Any]:
+        """What multiplies the weight of each relation at all steps."""
+        return [self.operand(r.use) for r in self.layout.relations]
+
+    def _comes_back(self, d: Detour) -> jax.Array:
+        """What a unit's change comes back as over two products at all steps."""
+        between = self.program.analysis.along({d.seed}, [d.first.y[0]], [d.second.x_var])
+        start, *free = self.values([d.first.y[0], *between.free])
+
+        def follow(y):
+            return jax.vmap(lambda free, y: between(free, y)[0])(free, y)
+
+        _, slopes = jax.jvp(follow, (start,), (jnp.ones_like(start),))
+        weights = weight_program(self.program.step, [d.first.w, d.second.w])
+        return d.scale(slopes, *weights(self.given.captured, *self.params))
 
     # ---- position-wise factors ----
 
     @cached_property
-    def _factors(self) -> dict[int, tuple[jax.Array, dict[int, list[jax.Array]]]]:
-        return {g: self._pull_units(g, units.rows) for g, units in self.layout.units.items()}
+    def factors(self) -> Factors:
+        """`D` and `df` of the states that are carried."""
+        return Factors(self, lambda group: self.layout.units[group].rows)
 
     @cached_property
-    def _exposed(self) -> dict[int, tuple[jax.Array, dict[int, list[jax.Array]]]]:
-        return {g: self._pull_units(g, self.layout.exposed(g)) for g in self.layout.units}
+    def exposed_factors(self) -> Factors:
+        """`D` and `df` of the new values of the states that the rest of the model reads."""
+        return Factors(self, self.layout.exposed)
 
-    def transition_out(self, group: int) -> jax.Array:
-        """The same as `transition`, for the new values of the states that the rest of the model reads."""
-        return self._exposed[group][0]
-
-    def slope_out(self, relation: int, group: int, unit) -> jax.Array:
-        """The same as `slope`, for the new values of the states that the rest of the model reads."""
-        return self._chosen(self._exposed, relation, group, unit)
-
-    def diagonal(self, group: int) -> jax.Array:
-        """`D[k, a, b, unit]` of the whole Jacobian of a step: one pull for each unit, through everything, kept where it comes back to the unit."""
-        units = self.layout.units[group]
-        samples = len(units.shape) > 1 and sample_axes(self.layout.graph.found) is not None
-        inner = units.shape[1:] if samples else units.shape
-        handed = self.program.loop.before(self.params)
-
-        def new(moving):
-            def run(h, s, x, y, m):
-                h = [m.get(i, a) for i, a in enumerate(h)]
-                out = self.program.loop.body(handed, h, s, x)[0]
-                return jnp.stack(
-                    [row.of(out[i]) for row, i in zip(units.rows, units.leaves, strict=True)]
-                )
-
-            return self._over_time(run)(moving)
-
-        value, pull = jax.vjp(new, {i: self.before[i] for i in units.leaves})
-
-        def one(at):
-            a, u = at
-            here = jax.nn.one_hot(u, math.prod(inner), dtype=value.dtype).reshape(inner)
-            [dh] = pull(
-                jnp.broadcast_to(here, value.shape)
-                * jax.nn.one_hot(a, len(units.rows), dtype=value.dtype).reshape(
-                    -1, *[1] * len(units.shape)
-                )
-            )
-            rows = jnp.stack(
-                [row.of(dh[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1
-            )
-            return (rows * here).sum(tuple(range(rows.ndim - len(inner), rows.ndim)))
-
-        S, n = len(units.rows), math.prod(inner)
-        found = jax.lax.map(
-            one, (jnp.repeat(jnp.arange(S), n), jnp.tile(jnp.arange(n), S))
-        )  # (S n, K, S, samples)
-        found = found.reshape(S, n, *found.shape[1:])
-        return jnp.moveaxis(jnp.moveaxis(found, 1, -1), 0, 1).reshape(
-            self.length, S, S, *units.shape
-        )
-
-    def transition(self, group: int) -> jax.Array:
-        """`D[k, a, b, unit]`, the derivative of carried state `a` by old carried state `b` of the same unit."""
-        return self._factors[group][0]
-
-    def slope(self, relation: int, group: int, unit) -> jax.Array:
-        """`df[k, a, y]`, the derivative of carried state `a` of the unit that an element of y feeds, by that element."""
-        return self._chosen(self._factors, relation, group, unit)
-
-    def _chosen(self, factors, relation: int, group: int, unit) -> jax.Array:
-        pulled = factors[group][1][relation]
-        if len(pulled) == 1:
-            return pulled[0]
-        colours = self.layout.units[group].colours.ravel()[unit.clip(0)]
-        return sum(jnp.where((colours == c) & (unit >= 0), p, 0) for c, p in enumerate(pulled))
-
-    def _pull_units(
-        self, group: int, new_rows: Sequence[Row]
-    ) -> tuple[jax.Array, dict[int, list[jax.Array]]]:
-        units, leaf_of = (
-            self.layout.units[group],
-            {v: i for i, v in enumerate(self.program.step.hidden_vars)},
-        )
-        mine = sorted({f.relation for s in self.layout.slots if s.group == group for f in s.feeds})
-        colours = range(int(units.colours.max(initial=0)) + 1)
-        D: list = []
-        df: dict[int, list[list]] = {r: [[] for _ in colours] for r in mine}
-        zeros = self._zeros()
-        for row, leaf in [(row, leaf_of[row.old]) for row in new_rows]:
-
-            def new(cuts, along, moving, row=row, leaf=leaf):
-                full = [along.get(i, z) for i, z in enumerate(zeros)]
-                old = [moving.get(i, b) for i, b in enumerate(self.before)]
-                run = lambda h, s, x, y, a, m: row.of(
-                    self.program.dual(
-                        self.params, h, s, x, moving=m, along=a, known=y, join=False, cuts=cuts
-                    )[0][leaf]
-                )
-                return self._over_time(run)(full, old)
-
-            value, pull = self._pull_both(
-                new, {r: zeros[r] for r in mine}, {i: self.before[i] for i in units.leaves}
-            )
-            total = 0.0
-            for c in colours:
-                chosen = units.colours == c
-                dy, dh = pull(
-                    jnp.ones_like(value) * chosen if len(colours) > 1 else jnp.ones_like(value)
-                )
-                for r in mine:
-                    df[r][c].append(dy[r])
-                blocks = jnp.stack(
-                    [other.of(dh[i]) for other, i in zip(units.rows, units.leaves, strict=True)], 1
-                )
-                total = total + (jnp.where(chosen, blocks, 0) if len(colours) > 1 else blocks)
-            D.append(total)
-        return jnp.stack(D, 1), {
-            r: [jnp.stack(rows, 1) for rows in per_colour] for r, per_colour in df.items()
-        }
-
-    # ---- the whole window in reverse ----
+    # ---- derivatives ----
 
     @cached_property
-    def _reverse(self):
-        """Graded outputs and exit state of the window as a function of parameters, entry state and inputs, and its pull-back."""
-        hidden, other = self.entry
-        floats = {i: o for i, o in enumerate(other) if is_float(self.program.step.other_vars[i])}
-        inputs = {i: x for i, x in enumerate(self.inputs) if jnp.issubdtype(x.dtype, jnp.inexact)}
+    def reverse(self) -> Callable[[Cotangents], Pulled]:
+        """Credit of outputs and exit state to that of everything the window is made from."""
+        return self.vjp('params', 'hidden', 'other', 'inputs')
 
-        def run(params, hidden, moving, inputs):
-            handed = self.program.loop.before(params)
-
-            def forward(carry, x):
-                h, s, out, _ = self.program.loop.body(handed, *carry, x)
-                return (h, s), self.program.graded(out, h)
-
-            xs = [inputs.get(i, x) for i, x in enumerate(self.inputs)]
-            (h, s), outs = scan(
-                forward,
-                (list(hidden), [moving.get(i, o) for i, o in enumerate(other)]),
-                xs,
-                self.length,
-            )
-            return outs, h, [s[i] for i in floats]
-
-        return jax.vjp(run, list(self.params), list(hidden), floats, inputs)
-
-    def pull(
+    def vjp(
         self,
-        outs: Sequence[Any] | None = None,
-        hidden: Sequence[Any] | None = None,
-        other: Sequence[Any] | None = None,
-    ) -> tuple[list, list, list, dict[int, Any]]:
-        """Cotangents of graded outputs and exit state to those of parameters, entry hidden state, entry float state of other kinds, inputs."""
-        shapes, pull = self._reverse
-        given = [
-            jax.tree.map(jnp.zeros_like, shape) if ct is None else list(ct)
-            for ct, shape in zip((outs, hidden, other), shapes, strict=True)
-        ]
-        dp, dh, ds, dx = pull(tuple(given))
-        return dp, dh, list(ds.values()), dx
+        *to: str,
+        variables: Sequence[Var] = (),
+        per_step: bool = False,
+        overrides: Overrides = PLAIN,
+    ) -> Callable[[Cotangents], Pulled]:
+        """A function from credit of what the window gives to credit of what it is made from.
 
-    def pull_through(self, outs: Sequence[Any], feedback: Mapping[Var, Any]) -> list:
-        """Cotangents of graded outputs to those of the entry hidden state, through feedback weights."""
+        Args:
+            to: what gets credit: 'params', 'hidden', 'other' (the state at the entry), 'inputs'.
+            variables: these get credit too, at each step.
+            per_step: every step by itself: the state at the end and at the entry are those of each step, with
+                the steps first.
+            overrides: what differs from the program as it is written.
+        """
+        state = (self.before, self.before_other) if per_step else self.given[2:4]
+        places = {
+            'params': self.params,
+            'hidden': state[0],
+            'other': state[1],
+            'inputs': self.given.inputs,
+        }
+        moving = {name: floats_of(places[name]) for name in to}
 
-        def run(hidden):
-            def forward(carry, x):
-                graded, h, s = self.program.run(self.params, *carry, x, None, feedback)
-                return (h, s), graded
-
-            return scan(
-                forward, (list(hidden), list(self.entry[1])), list(self.inputs), self.length
-            )[1]
-
-        return jax.vjp(run, list(self.entry[0]))[1](list(outs))[0]
-
-    def pull_untraced(self, hidden: Sequence[Any]) -> list:
-        """Cotangents of the exit state to those of the parameters, as far as they act in other ways than through the weights of relations."""
-        traced = {r.w_var for r in self.layout.relations}
-
-        def run(params):
-            handed = self.program.loop.before(params, held=traced)
-            forward = lambda carry, x: (self.program.loop.body(handed, *carry, x)[:2], None)
-            return scan(
-                forward, (list(self.entry[0]), list(self.entry[1])), list(self.inputs), self.length
-            )[0][0]
-
-        return jax.vjp(run, list(self.params))[1](list(hidden))[0]
-
-    def pull_to(self, variables: Sequence[Var]) -> Callable:
-        """`(hidden, other) -> (hidden, other, variables)`: cotangents of the exit state to those of the entry state and of these variables at each step."""
-        hidden, other = self.entry
-        floats = {i: o for i, o in enumerate(other) if is_float(self.program.step.other_vars[i])}
-        program = perturb(self.program.step.jaxpr, list(variables), [], []).perturb_jaxpr
-        n, m = len(hidden), len(hidden) + len(other)
-        zeros = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in variables]
-
-        def run(hidden, moving, added):
-            def forward(carry, x):
-                inputs, added = x
-                out = eval_jaxpr(
-                    program.jaxpr,
-                    program.consts,
-                    *self.params,
-                    *carry[0],
-                    *carry[1],
-                    *inputs,
-                    *added,
+        def run(moving: dict[str, dict[int, Any]], added: list[Any]):
+            values = {name: combine(moving.get(name, {}), a) for name, a in places.items()}
+            turn = self._turn(values['params'], overrides, variables)
+            if per_step:
+                ends = jax.vmap(turn)(
+                    (values['hidden'], values['other']), (values['inputs'], added)
                 )
-                return (out[:n], out[n:m]), None
+                (hidden, other), outs = ends
+            else:
+                start = values['hidden'], values['other']
+                xs = values['inputs'], added
+                (hidden, other), outs = scan(turn, start, xs, self.length)
+            return Cotangents(outs, self._float_hidden(hidden), self._float_other(other))
 
-            (h, s), _ = scan(
-                forward,
-                (list(hidden), [moving.get(i, o) for i, o in enumerate(other)]),
-                (list(self.inputs), added),
-                self.length,
+        made, pull = jax.vjp(run, moving, self.zeros_at(variables))
+
+        def credit_of(given: Cotangents) -> Pulled:
+            chosen = Cotangents(
+                given.outs,
+                None if given.hidden is None else self._float_hidden(given.hidden),
+                None if given.other is None else self._float_other(given.other),
             )
-            return h, [s[i] for i in floats]
+            filled = [
+                jax.tree.map(jnp.zeros_like, like) if ct is None else list(ct)
+                for ct, like in zip(chosen, made, strict=True)
+            ]
+            moved, at_variables = pull(Cotangents(*filled))
+            leaves = [
+                [moved.get(name, {}).get(i) for i in range(len(a))] for name, a in places.items()
+            ]
+            return Pulled(*leaves, at_variables)
 
-        _, pull = jax.vjp(run, list(hidden), floats, zeros)
+        return credit_of
 
-        def of(hidden, other):
-            dh, ds, dy = pull((list(hidden), list(other)))
-            return dh, list(ds.values()), dy
+    def jvp(self, hidden: Values, other: Values) -> tuple[list[Any], list[Any]]:
+        """Tangents of the float leaves of the entry state to those of the exit state."""
+        step = self.program.step
+        of_hidden = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
+        of_other = [i for i, v in enumerate(step.other_vars) if is_float(v)]
+        turn = self._turn(self.params, PLAIN, ())
 
-        return of
-
-    def pull_each(self, variables: Sequence[Var]) -> Callable:
-        """The same for every step by itself: cotangents of each step's new state, with the steps first, to those of its old state and of these variables."""
-        hidden, other, step = self.before, self.before_other, self.program.step
-        floats = {i: o for i, o in enumerate(other) if is_float(step.other_vars[i])}
-        program = perturb(step.jaxpr, list(variables), [], []).perturb_jaxpr
-        n = len(hidden)
-
-        def one(hidden, moving, added, other, inputs):
-            out = eval_jaxpr(
-                program.jaxpr,
-                program.consts,
-                *self.params,
-                *hidden,
-                *[moving.get(i, o) for i, o in enumerate(other)],
-                *inputs,
-                *added,
+        def run(hidden, other):
+            start = (
+                combine(dict(zip(of_hidden, hidden, strict=True)), self.given.hidden),
+                combine(dict(zip(of_other, other, strict=True)), self.given.other),
             )
-            return out[:n], [out[n + i] for i in floats]
+            (hidden, other), _ = scan(turn, start, (list(self.given.inputs), []), self.length)
+            return self._float_hidden(hidden), self._float_other(other)
 
-        zeros = [jnp.zeros((self.length, *v.aval.shape), v.aval.dtype) for v in variables]
-        _, pull = jax.vjp(
-            lambda h, m, a: jax.vmap(one)(h, m, a, other, self.inputs), list(hidden), floats, zeros
-        )
+        at = self._float_hidden(self.given.hidden), self._float_other(self.given.other)
+        return jax.jvp(run, at, (list(hidden), list(other)))[1]
 
-        def of(hidden, other):
-            dh, ds, dy = pull((list(hidden), list(other)))
-            return dh, list(ds.values()), dy
+    def _turn(self, params: Values, overrides: Overrides, variables: Sequence[Var]) -> Callable:
+        """One step as the body of a loop: `((hidden, other), (inputs, added)) -> (state, graded outputs)`."""
+        program, captured = self.program, self.given.captured
+        if overrides is PLAIN and not variables:
+            handed = program.loop.before(captured, params)
 
-        return of
+            def plain(state, x):
+                turn = program.loop.body(handed, *state, x[0])
+                return (turn.hidden, turn.other), program.graded(turn.outs, turn.hidden)
 
-    def operand(self, use: Use) -> Any:
-        """What multiplies the weight of a use, step by step."""
-        if use.axes is None or use.axes.x is None:
-            return None
-        wanted = [a for a in use.eqn.invars if isinstance(a, Var)]
+            return plain
 
-        def x(values):
-            at = dict(zip(wanted, values, strict=True))
-            return use.op.x([a.val if isinstance(a, Literal) else at[a] for a in use.eqn.invars])  # type: ignore[union-attr]
+        def changed(state, x):
+            inputs, added = x
+            given = Given(captured, params, *state, inputs)
+            terms = dict(zip(variables, added, strict=True))
+            values = evaluate(program, given, overrides=replace(overrides, added=terms))
+            hidden, outs = values.of(program.step.hidden_outs), values.of(program.step.outs)
+            return (hidden, values.of(program.step.other_outs)), program.graded(outs, hidden)
 
-        return self._values(wanted, x)
+        return changed
+
+    def _float_hidden(self, leaves: Values) -> list[Any]:
+        hidden = self.program.step.hidden_vars
+        return [a for a, v in zip(leaves, hidden, strict=True) if is_float(v)]
+
+    def _float_other(self, leaves: Values) -> list[Any]:
+        other = self.program.step.other_vars
+        return [a for a, v in zip(leaves, other, strict=True) if is_float(v)]

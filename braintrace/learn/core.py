@@ -1,4 +1,4 @@
-"""Online gradients over a sequence, block by block."""
+"""The pure core of a learner: a program, the carrier of its influence and a signal, as functions of flat leaves."""
 
 from __future__ import annotations
 
@@ -9,345 +9,314 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.custom_derivatives import SymbolicZero
 
-from ..engine.evaluate import Program
-from ..engine.window import Window
-from ..rules.carrier import Carrier, Contribution, Entry
+from ..engine.blocks import MOST_STEPS, in_blocks, pick_window
+from ..engine.evaluate import Given
+from ..engine.program import Program
+from ..engine.window import Cotangents, Window
+from ..graph.compile import Graph, without_large_traces
+from ..graph.relations import weight_program
+from ..plan.keys import TraceKey
+from ..plan.layout import lay_out
+from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
+from ..rules.registry import Rule
 from ..rules.signals import NO_EXTRA, Extra, Signal
 from .progress import advance
 
-MOST_STEPS = 128  # a longer block gains little speed and costs memory in proportion
+BUDGET = 256 * 2**20  # bytes that one block of steps may keep
+
+
+class Weights(NamedTuple):
+    """What stays the same during a run: the values that the step captured, and the parameters; flat leaves."""
+
+    captured: Sequence[Any]
+    params: Sequence[Any]
 
 
 class Carried(NamedTuple):
-    """All that goes from one block to the next: the leaves of the model's state, the traces by name, the number of steps done."""
+    """What goes from one block to the next: the leaves of the model's state, the traces, the number of steps done."""
 
-    hidden: list
-    other: list
-    traces: dict
+    hidden: list[Any]
+    other: list[Any]
+    traces: Traces
     steps: Any
 
 
+class Run(NamedTuple):
+    """How a sequence is run: its length, the steps of a block, whether it stands alone (zero traces before, none
+    wanted after), whether a progress bar is shown."""
+
+    length: int
+    window: int
+    fresh: bool = False
+    progress: bool = False
+
+
+class Gradients(NamedTuple):
+    """What a window adds: gradients of the weights of relations (by number) and of the parameters, credit of the
+    inputs by number, and the traces at its exit if they were wanted."""
+
+    given: Contribution
+    inputs: dict[int, Any]
+    traces: Traces | None
+
+
 @dataclass(frozen=True, eq=False)
-class Executor:
-    """A program, the carrier of its influence, and how credit is taken: `single_step` is the classical rule, otherwise credit is exact inside a window."""
+class Core:
+    """A learner of flat leaves.
+
+    Args:
+        program: the compiled step.
+        carrier: takes the influence of the weights across the edge of a window.
+        signal: where credit comes from.
+        single_step: whether credit is that of the classical rule; otherwise it is exact inside a window.
+        budget: bytes that one block of steps may keep.
+    """
 
     program: Program
     carrier: Carrier
+    signal: Signal
     single_step: bool
-    signal: Signal = Signal()
+    budget: int = BUDGET
 
-    def init(self, params: Sequence[Any] | None = None) -> dict:
+    @property
+    def graph(self) -> Graph:
+        return self.program.layout.graph
+
+    def init(self, params: Sequence[Any] | None = None) -> Traces:
         """Zero traces, and what the signal keeps."""
         return {**self.carrier.init(), **self.signal.init(params)}
 
     @cached_property
-    def shapes(self) -> dict:
+    def shapes(self) -> dict[TraceKey, jax.ShapeDtypeStruct]:
         """The shapes of the traces."""
         return jax.eval_shape(self.init)
 
-    def _own(self, traces: dict) -> dict:
-        return {k: traces[k] for k in jax.eval_shape(self.carrier.init)}
+    @cached_property
+    def _of_carrier(self) -> list[TraceKey]:
+        return list(jax.eval_shape(self.carrier.init))
+
+    def _own(self, traces: Traces) -> Traces:
+        return {key: traces[key] for key in self._of_carrier}
 
     def grad(
         self,
-        params: Sequence[Any],
+        weights: Weights,
         carried: Carried,
         inputs: Sequence[Any],
         cotangents: Sequence[Any],
-        length: int,
-        window: int,
-        fresh: bool,
-        progress: bool = False,
+        run: Run,
         extra: Extra = NO_EXTRA,
-    ) -> tuple[list, list, Carried]:
+    ) -> tuple[list[Any], list[Any], Carried]:
         """Gradients of the parameters summed over the steps, all outputs, and what is carried on.
 
-        `cotangents` weighs the graded outputs of each step. With `fresh` the traces start from zero and are not kept. `progress` shows a bar. `extra` is
-        for the signal.
+        `inputs` and `cotangents`, which weigh the graded outputs of each step, have the steps first.
         """
-        if fresh:
-            carried = carried._replace(
-                traces={**carried.traces, **self.carrier.init()}, steps=jnp.zeros((), jnp.int32)
-            )
-        alone = fresh and window >= length
-        zero = (
-            [jnp.zeros(p.shape, p.dtype) for p in params],
-            [
-                jnp.zeros(r.w_var.aval.shape, r.w_var.aval.dtype)
-                for r in self.program.layout.relations
-            ],
-        )
+        if run.fresh:
+            nothing = {**carried.traces, **self.carrier.init()}
+            carried = carried._replace(traces=nothing, steps=jnp.zeros_like(carried.steps))
+        alone = run.fresh and run.window >= run.length
 
         def block(state, x):
-            (carried, (gp, gw)), (inputs, cotangents, per_step) = state, x
-            carried, found, outs = self._block(
-                params, carried, inputs, cotangents, alone, extra._replace(steps=per_step)
-            )
-            gp = add(gp, found.params)
-            gw = add(gw, [found.weights.get(r) for r in range(len(gw))])
-            if progress:
-                advance(len(cotangents[0]), length)
-            return (carried, (gp, gw)), outs
+            (carried, totals), (inputs, cotangents, per_step) = state, x
+            window = self._window(weights, carried, inputs, len(cotangents[0]))
+            here = extra._replace(steps=per_step)
+            made = self._credit(window, carried, cotangents, here, alone=alone, keep=not alone)
+            totals = self._add(totals, made.given)
+            if run.progress:
+                advance(window.length, run.length)
+            return (self._after(carried, window, made.traces), totals), window.outs
 
-        (carried, (gp, gw)), outs = in_blocks(
-            block, (carried, zero), (list(inputs), list(cotangents), extra.steps), length, window
-        )
-        return add(gp, self.to_params(params, gw)), outs, carried
+        start = carried, self._nothing_yet(weights.params)
+        xs = list(inputs), list(cotangents), extra.steps
+        (carried, totals), outs = in_blocks(block, start, xs, run.length, run.window)
+        return self._to_params(weights, *totals), outs, carried
 
-    def call(
+    def evolve(
+        self, weights: Weights, carried: Carried, inputs: Sequence[Any], run: Run
+    ) -> tuple[list[Any], Carried]:
+        """Outputs and what is carried on, without a gradient."""
+
+        def block(carried, x):
+            inputs, steps = x
+            window = self._window(weights, carried, inputs, len(steps))
+            return self._after(carried, window, self.advance(carried.traces, window)), window.outs
+
+        xs = list(inputs), jnp.zeros(run.length)
+        carried, outs = in_blocks(block, carried, xs, run.length, run.window)
+        return outs, carried
+
+    def forward(
+        self, weights: Weights, carried: Carried, inputs: Sequence[Any], length: int
+    ) -> tuple[list[Any], Carried]:
+        """One window: its outputs, and what is carried on."""
+        window = self._window(weights, carried, inputs, length)
+        traces = self.advance(carried.traces, window)
+        return window.outs, self._after(carried, window, traces)
+
+    def online(
         self,
-        params: Sequence[Any],
+        weights: Weights,
         carried: Carried,
         inputs: Sequence[Any],
         length: int,
-        extra: Extra = NO_EXTRA,
-    ) -> tuple[list, Carried]:
-        """One window as a differentiable function of parameters and inputs, for use inside somebody's own gradient.
-
-        Its past is a constant: the traces speak for it. So a loop of calls gives the sum of their online gradients, never a double count.
-        """
-
-        def forward(params, carried, inputs, extra):
-            w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
-            return w.outs, Carried(
-                w.hidden, w.other, self._advance(carried, w), carried.steps + length
-            )
-
-        def tangents(at, along):
-            made = forward(*at)
-            kept = _once(at) if self.single_step else at
-            leaves = dict(enumerate((made[0], made[1].hidden)))
-            credited = {(k, i): a for k in leaves for i, a in enumerate(leaves[k]) if _moves(a)}
-            moved = {
-                (k, i): t
-                for k in (0, 2)
-                for i, t in enumerate(along[k])
-                if not isinstance(t, SymbolicZero) and _moves(t)
-            }
-
-            def online(credit):
-                dp, dx = self._online(
-                    length,
-                    *kept,
-                    *([credit.get((k, i)) for i in range(len(leaves[k]))] for k in leaves),
-                )
-                return {(k, i): dp[i] if k == 0 else dx[i] for k, i in moved}
-
-            [to] = jax.linear_transpose(online, credited)(moved) if moved else [{}]
-            still = lambda a: (
-                jnp.zeros_like(a) if _moves(a) else np.zeros(a.shape, jax.dtypes.float0)
-            )
-            outs, hidden = (
-                [to[k, i] if (k, i) in to else still(a) for i, a in enumerate(leaves[k])]
-                for k in leaves
-            )
-            return made, (outs, jax.tree.map(still, made[1])._replace(hidden=hidden))
-
-        def backward(kept, cotangents):
-            outs, hidden = (
-                [a if _moves(a) else None for a in leaves]
-                for leaves in (cotangents[0], cotangents[1].hidden)
-            )
-            dp, dx = self._online(length, *kept, outs, hidden)
-            return (
-                (_once(dp) if self.single_step else dp),
-                None,
-                [dx.get(i) for i in range(len(inputs))],
-                None,
-            )
-
-        f: Any
-        if self.signal.linear:  # given as its own transpose: JAX turns it back, and what is mapped over samples is summed inside the products
-            f = jax.custom_jvp(forward)
-            f.defjvp(tangents, symbolic_zeros=True)
-        else:
-            f = jax.custom_vjp(forward)
-            f.defvjp(lambda *a: (forward(*a), a), backward)
-        return f(list(params), carried, list(inputs), extra)
-
-    def _online(
-        self,
-        length: int,
-        params: Sequence[Any],
-        carried: Carried,
-        inputs: Sequence[Any],
         extra: Extra,
-        outs: Sequence[Any],
-        hidden: Sequence[Any],
-    ) -> tuple[list, dict[int, Any]]:
-        """Gradients of the parameters and of the inputs of one window, by credit of its outputs and of its last hidden state."""
-        w = Window(self.program, params, carried.hidden, carried.other, inputs, length)
+        at_outs: Sequence[Any],
+        at_hidden: Sequence[Any],
+    ) -> tuple[list[Any], dict[int, Any]]:
+        """Gradients of the parameters, and of the inputs by number, of one window, by credit of its outputs, with
+        the steps first, and of its last hidden state (None for leaves that have none)."""
+        window = self._window(weights, carried, inputs, length)
         at_end = [
-            h if h is None else jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h) for h in hidden
+            h if h is None else jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h)
+            for h in at_hidden
         ]
-        found, _, dx = self.credit(
-            w, carried, self.program.graded(outs, at_end), extra, alone=False, keep=False
-        )
-        zero = [
-            jnp.zeros(r.w_var.aval.shape, r.w_var.aval.dtype) for r in self.program.layout.relations
-        ]
-        gw = add(zero, [found.weights.get(r) for r in range(len(zero))])
-        return add(found.params or [], self.to_params(params, gw)), dx
+        cotangents = self.program.graded(at_outs, at_end)
+        made = self._credit(window, carried, cotangents, extra, alone=False, keep=False)
+        totals = self._add(self._nothing_yet(weights.params), made.given)
+        return self._to_params(weights, *totals), made.inputs
 
-    def _advance(self, carried: Carried, w: Window) -> dict:
-        return {**carried.traces, **self.carrier.advance(self._own(carried.traces), w)}
+    def advance(self, traces: Traces, window: Window) -> Traces:
+        """The traces of the carrier at the end of a window."""
+        return self.carrier.advance(self._own(traces), window)
 
-    def _block(
+    def _window(
+        self, weights: Weights, carried: Carried, inputs: Sequence[Any], length: int
+    ) -> Window:
+        given = Given(*weights, carried.hidden, carried.other, inputs)
+        return Window(self.program, given, length)
+
+    @staticmethod
+    def _after(carried: Carried, window: Window, traces: Traces | None) -> Carried:
+        kept = {**carried.traces, **(traces or {})}
+        return Carried(window.hidden, window.other, kept, carried.steps + window.length)
+
+    def _credit(
         self,
-        params: Sequence[Any],
-        carried: Carried,
-        inputs: list,
-        cotangents: list,
-        alone: bool,
-        extra: Extra,
-    ) -> tuple[Carried, Contribution, list]:
-        w = Window(self.program, params, carried.hidden, carried.other, inputs, len(cotangents[0]))
-        found, traces, _ = self.credit(w, carried, cotangents, extra, alone=alone, keep=not alone)
-        return (
-            Carried(
-                w.hidden, w.other, {**carried.traces, **(traces or {})}, carried.steps + w.length
-            ),
-            found,
-            w.outs,
-        )
-
-    def credit(
-        self,
-        w: Window,
+        window: Window,
         carried: Carried,
         cotangents: Sequence[Any],
         extra: Extra,
         *,
         alone: bool,
         keep: bool,
-    ) -> tuple[Contribution, dict | None, dict[int, Any]]:
-        """What a window adds to the gradient, its traces if they are to be kept, and the credit of its inputs. `alone`: nothing came before."""
+    ) -> Gradients:
+        """What a window adds to the gradient. `alone`: nothing came before; `keep`: the traces go on."""
         own = self._own(carried.traces)
         if self.single_step:
-            gp, credit, inputs = self.signal.same_step(w, cotangents, carried.traces, extra)
-            found, traces = self.carrier.block(
-                None if alone else own, w, credit, carried.steps, keep
-            )
-        else:
-            gp, hidden, other, inputs = w.pull(outs=cotangents)
-            hidden = self.signal.entry(w, cotangents, hidden, carried.traces)
-            found = (
-                self.carrier.read(own, Entry(hidden, other, carried.steps, list(w.params)))
-                if not alone
-                else Contribution()
-            )
-            traces = self.carrier.advance(own, w) if keep else None
-            gp = add(gp, self.signal.beyond(w, extra))
-        return (
-            Contribution(found.weights, gp if found.params is None else add(gp, found.params)),
-            traces,
-            inputs,
-        )
+            assert isinstance(self.carrier, BlockCarrier)
+            step = self.signal.same_step(window, cotangents, carried.traces, extra)
+            before = None if alone else own
+            given, traces = self.carrier.block(before, window, step.credit, carried.steps, keep)
+            params = step.params if given.params is None else add(step.params, given.params)
+            return Gradients(Contribution(given.weights, params), step.inputs, traces)
+        pulled = window.reverse(Cotangents(outs=list(cotangents)))
+        hidden = self.signal.entry(window, cotangents, pulled.hidden, carried.traces)
+        given = Contribution()
+        if not alone:
+            captured, params = window.given.captured, window.params
+            entry = Entry(hidden, pulled.other, carried.steps, captured, params)
+            given = self.carrier.read(own, entry)
+        traces = self.carrier.advance(own, window) if keep else None
+        params = add(pulled.params, self.signal.beyond(window, extra))
+        params = params if given.params is None else add(params, given.params)
+        inputs = {i: a for i, a in enumerate(pulled.inputs) if a is not None}
+        return Gradients(Contribution(given.weights, params), inputs, traces)
 
-    def to_params(self, params: Sequence[Any], weights: Sequence[Any]) -> list:
-        """Gradients of the weights, as their ops take them, to gradients of the parameters."""
-        _, pull = jax.vjp(lambda p: self.program.layout.graph.weights(p), list(params))
-        return pull(list(weights))[0]
+    # ---- sums of gradients ----
 
-    def evolve(
-        self,
-        params: Sequence[Any],
-        carried: Carried,
-        inputs: Sequence[Any],
-        length: int,
-        window: int,
-    ) -> tuple[list, Carried]:
-        """Outputs and what is carried on, without a gradient."""
+    def _nothing_yet(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+        of_params = [jnp.zeros(p.shape, p.dtype) for p in params]
+        avals = [r.w_var.aval for r in self.program.layout.relations]
+        return of_params, [jnp.zeros(w.shape, w.dtype) for w in avals]
 
-        def block(carried, inputs):
-            [inputs, n] = inputs
-            w = Window(self.program, params, carried.hidden, carried.other, inputs, len(n))
-            return Carried(
-                w.hidden, w.other, self._advance(carried, w), carried.steps + len(n)
-            ), w.outs
+    @staticmethod
+    def _add(totals: tuple[list, list], given: Contribution) -> tuple[list[Any], list[Any]]:
+        of_params, of_weights = totals
+        weights = [given.weights.get(r) for r in range(len(of_weights))]
+        return add(of_params, given.params), add(of_weights, weights)
 
-        carried, outs = in_blocks(block, carried, (list(inputs), jnp.zeros(length)), length, window)
-        return outs, carried
+    def _to_params(self, weights: Weights, of_params: list, of_weights: list) -> list[Any]:
+        """Gradients of the parameters, from those and from the gradients of the weights as their ops take them."""
+        step, relations = self.program.step, self.program.layout.relations
+        phi = weight_program(step, [r.w_var for r in relations])
+        _, pull = jax.vjp(lambda p: phi(weights.captured, *p), list(weights.params))
+        return add(of_params, pull(list(of_weights))[0])
+
+    # ---- windows and memory ----
+
+    def window_length(self, window: Any, length: int) -> int:
+        """The number of steps in a block: as said, or as memory allows for 'auto'."""
+        if window == 'auto':
+            if self.carrier.whole_sequence:
+                return length
+            return pick_window(length, self.bytes_per_step, self.budget)
+        if isinstance(window, bool) or not hasattr(window, '__index__'):
+            raise TypeError(f"`window` must be a number of steps or 'auto', got {window!r}.")
+        if window < 1:
+            raise ValueError(f'`window` must be at least 1, got {window}.')
+        return min(int(window), length)
+
+    @cached_property
+    def bytes_per_step(self) -> int:
+        """What one step keeps in a block: its states and, for each relation, x, the credit of y and its slopes; and
+        what the carrier itself keeps."""
+        step, layout = self.program.step, self.program.layout
+        total = sum(_bytes(v) for v in [*step.hidden_vars, *step.other_vars]) * 2
+        if self.single_step and isinstance(self.carrier, BlockCarrier):
+            total += self.carrier.step_bytes
+        for r in layout.relations:
+            rows = sum(layout.units[g.index].states for g in r.groups if g.index in layout.units)
+            total += _bytes(r.y_var) * (2 + 2 * rows)
+            total += _bytes(r.x_var) if r.x_var is not None else 0
+        return total
+
+    def memory(self) -> dict[str, int]:
+        """What a run costs: the bytes of all traces, the steps of the longest block that `window='auto'` takes, and
+        its bytes."""
+        steps = pick_window(MOST_STEPS, self.bytes_per_step, self.budget)
+        traces = sum(a.size * a.dtype.itemsize for a in self.shapes.values())
+        return {
+            'trace_bytes': traces,
+            'block_steps': steps,
+            'block_bytes': steps * self.bytes_per_step,
+        }
 
 
-def _moves(a: Any) -> bool:
-    return jnp.issubdtype(a.dtype, jnp.inexact)
+def core_of(
+    graph: Graph,
+    rule: Rule,
+    options: dict[str, Any],
+    single_step: bool,
+    *,
+    graded: Sequence[int] | None = None,
+    grade_hidden: bool = False,
+    budget: int = BUDGET,
+) -> Core:
+    """The core of a rule, with settled options, for a graph.
 
-
-@jax.custom_jvp
-def _once(given: Any) -> Any:
-    """What an online gradient is made from: it may not be differentiated again."""
-    return given
-
-
-@_once.defjvp
-def _not_twice(primals, tangents):
-    raise NotImplementedError(
-        'The gradient of a classical (single-step) rule is not the derivative of a function: it cannot be differentiated again. '
-        "Use vjp_method='multi-step', 'rtrl' or 'bptt'."
-    )
+    `graded` are the outputs that credit comes from, all by default; with `grade_hidden` the new hidden states too.
+    """
+    if 'trace_limit' in options:
+        graph = without_large_traces(graph, options['trace_limit'], options.get('embedding_rows'))
+    layout = lay_out(graph, rule.scope(**options))
+    program = Program(layout, graded, grade_hidden)
+    carrier, signal = rule.carrier_of(layout, options), rule.signal(layout, **options)
+    return Core(program, carrier, signal, single_step, budget)
 
 
 def add(total: Sequence[Any], more: Sequence[Any] | None) -> list[Any]:
-    """Sums in the types of the first; None and the gradients of integers add nothing."""
-    nothing = lambda b: b is None or b.dtype == jax.dtypes.float0
-    return [
-        a if nothing(b) else a + b.astype(a.dtype)
-        for a, b in zip(total, more or [None] * len(total), strict=True)
-    ]
+    """Sums in the types of the first, which is None or of no float type where there is no gradient."""
+    if more is None:
+        return list(total)
+    return [_plus(a, b) for a, b in zip(total, more, strict=True)]
 
 
-def in_blocks(f, carry, xs, length: int, window: int):
-    """Scan `f` over blocks of `window` steps; the last one may be shorter. `f` sees and gives arrays with the steps of its block first."""
-    whole, rest = divmod(length, window)
-    take = lambda start, n: jax.tree.map(
-        lambda a: a if n == length else jax.lax.dynamic_slice_in_dim(a, start, n), xs
-    )
-    outs = []
-    if whole > 1:
-        carry, out = jax.lax.scan(
-            lambda c, i: f(c, take(i * window, window)), carry, jnp.arange(whole)
-        )
-        outs.append(jax.tree.map(lambda a: a.reshape(whole * window, *a.shape[2:]), out))
-    elif whole:
-        carry, out = f(carry, take(0, window))
-        outs.append(out)
-    if rest:
-        carry, out = f(carry, take(length - rest, rest))
-        outs.append(out)
-    return carry, outs[0] if len(outs) == 1 else jax.tree.map(lambda *a: jnp.concatenate(a), *outs)
+def _plus(a: Any, b: Any) -> Any:
+    if b is None or b.dtype == jax.dtypes.float0:
+        return a
+    return b if a is None else a + b.astype(a.dtype)
 
 
-def pick_window(length: int, bytes_per_step: int, budget: int) -> int:
-    """A block as long as the budget allows, of equal lengths if there are several."""
-    most = max(1, min(MOST_STEPS, budget // max(bytes_per_step, 1)))
-    blocks = -(-length // most)
-    return -(-length // blocks)
-
-
-def memory_of(executor: Executor, budget: int) -> dict[str, int]:
-    """What a run costs: the bytes of all traces, the steps of the longest block that `window='auto'` takes, and its bytes."""
-    step = bytes_per_step(executor)
-    steps = pick_window(MOST_STEPS, step, budget)
-    return dict(
-        trace_bytes=sum(v.size * v.dtype.itemsize for v in executor.shapes.values()),
-        block_steps=steps,
-        block_bytes=steps * step,
-    )
-
-
-def bytes_per_step(executor: Executor) -> int:
-    """What one step keeps in a block: its states and, for each relation, x, the credit of y and its slopes; and what the carrier itself keeps."""
-    size = lambda v: v.aval.size * v.aval.dtype.itemsize
-    program, layout = executor.program, executor.program.layout
-    total = sum(size(v) for v in [*program.step.hidden_vars, *program.step.other_vars]) * 2
-    total += getattr(executor.carrier, 'step_bytes', 0) if executor.single_step else 0
-    for r in layout.relations:
-        rows = sum(
-            len(layout.units[g.index].rows) for g in r.hidden_groups if g.index in layout.units
-        )
-        total += size(r.y_var) * (2 + 2 * rows) + (size(r.x_var) if r.x_var is not None else 0)
-    return total
+def _bytes(v: Any) -> int:
+    return v.aval.size * v.aval.dtype.itemsize

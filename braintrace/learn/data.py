@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 
 @jax.tree_util.register_dataclass
@@ -36,13 +37,25 @@ class MultiStepData:
     data: Any
 
 
+def is_wrapped(x: Any) -> bool:
+    """Whether data say themselves how many steps they are."""
+    return isinstance(x, SingleStepData | MultiStepData)
+
+
 def first_step(inputs: tuple) -> tuple:
     """The inputs of the first step, unwrapped."""
-    return tuple(
-        jax.tree.map(lambda a: a[0], x.data)
-        if isinstance(x, MultiStepData)
-        else x.data
-        if isinstance(x, SingleStepData)
-        else x
-        for x in inputs
-    )
+    return tuple(_first(x) for x in inputs)
+
+
+def _first(x: Any) -> Any:
+    if isinstance(x, MultiStepData):
+        return jax.tree.map(lambda a: a[0], x.data)
+    return x.data if isinstance(x, SingleStepData) else x
+
+
+def over_steps(x: Any, length: int) -> list[jax.Array]:
+    """The leaves of one input with so many steps first; what is given for one step stands for all of them."""
+    if isinstance(x, MultiStepData):
+        return [jnp.asarray(a) for a in jax.tree.leaves(x.data)]
+    leaves = jax.tree.leaves(x.data if isinstance(x, SingleStepData) else x)
+    return [jnp.broadcast_to(jnp.asarray(a), (length, *jnp.shape(a))) for a in leaves]

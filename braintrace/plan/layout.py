@@ -4,306 +4,225 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import JaxprEqn, Var, is_float
+from .._jax import Var, is_float
 from ..graph.analysis import Row
-from ..graph.etrace_graph import ETraceGraph
-from ..graph.groups import HiddenGroup, colour
-from ..graph.index_maps import along
-from ..graph.relations import HiddenParamOpRelation
-from .self_paths import Bridges, covered, find_bridges
+from ..graph.compile import Graph
+from ..graph.groups import Group, colour
+from ..graph.index_maps import Maps, along
+from ..graph.relations import Relation
+from ..graph.uses import Use
+from . import readers
+from .keys import TraceKey, distinct
+from .self_paths import SelfPaths, find_self_paths, give_whole_diagonal
+
+
+class Scope(Enum):
+    """What counts as a unit's own transition from step to step."""
+
+    DIAGONAL = 'diagonal'  # position-wise paths only
+    BLOCK = 'block'  # also over the diagonal of each op that mixes units
+    COUPLED = 'coupled'  # the unit's own block of the whole Jacobian
+    LEAK = 'leak'  # whatever the rule puts in its place, for all states of a unit
+    FILTERED = 'filtered'  # as DIAGONAL, but units without a memory of their own have a trace too
+
+    @classmethod
+    def named(cls, name: str) -> Scope:
+        """The scope that a user may ask for by this name."""
+        chosen = (cls.DIAGONAL, cls.BLOCK, cls.COUPLED)
+        for scope in chosen:
+            if scope.value == name:
+                return scope
+        known = ', '.join(repr(scope.value) for scope in chosen)
+        raise ValueError(f'`scope` must be one of {known}, got {name!r}.')
 
 
 @dataclass(frozen=True, eq=False)
 class Feed:
-    """One relation's outputs into one group: `unit` is the map from an element of y to the unit it feeds, `at_y` moves values of units there."""
+    """One relation's outputs into one group.
+
+    `unit` has the shape of y and says for each element of it which unit it feeds (flat number, -1 for none);
+    `at_y` takes values of units, with any leading axes, to the elements of y that feed them.
+    """
 
     relation: int
     unit: np.ndarray
-    at_y: Callable
+    at_y: Callable[[jax.Array], jax.Array]
 
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """One trace: a weight, the group it feeds, and the relations that use it in the same way and so share the trace."""
+    """One trace: a weight, the group it feeds, and the relations that use it in the same way and so share it.
 
-    name: str
+    `shape` is that of the trace for one state of a unit.
+    """
+
+    key: TraceKey
     group: int
     feeds: tuple[Feed, ...]
     shape: tuple[int, ...]
     dtype: np.dtype
 
+    @property
+    def relation(self) -> int:
+        """The first relation, to which the gradient that the trace gives belongs."""
+        return self.feeds[0].relation
+
 
 @dataclass(frozen=True, eq=False)
 class Units:
-    """A hidden group as the carriers see it: the rows whose old value matters, and colours that keep units apart in a pull."""
+    """A hidden group as the carriers see it.
+
+    `rows` are the states of a unit whose old value matters, `leaves` the hidden leaf that each is a part of,
+    `shape` the units. `colours`, of that shape, keeps units apart in a pull: no unit acts on another of its colour.
+    """
 
     rows: tuple[Row, ...]
     leaves: tuple[int, ...]
     shape: tuple[int, ...]
     colours: np.ndarray
 
+    @property
+    def states(self) -> int:
+        """How many states of a unit are carried."""
+        return len(self.rows)
+
+    @property
+    def number_of_colours(self) -> int:
+        return int(self.colours.max(initial=0)) + 1
+
+    def of_leaves(self, leaves: Sequence[Any], axis: int) -> jax.Array:
+        """Values of hidden leaves as values of the carried states, stacked on an axis."""
+        parts = [row.of(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
+        return jnp.stack(parts, axis)
+
+    def identity(self, length: int) -> jax.Array:
+        """A transition `(length, states, states, *units)` that keeps every carried state as it is."""
+        eye = jnp.eye(self.states, dtype=self.rows[0].old.aval.dtype)
+        eye = eye.reshape(*eye.shape, *[1] * len(self.shape))
+        return jnp.broadcast_to(eye, (length, *eye.shape[:2], *self.shape))
+
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The slots of a graph, and the bridges that position-wise paths take over mixing ops."""
+    """The slots of a graph for one scope, and the self-paths that position-wise paths take over mixing ops."""
 
-    graph: ETraceGraph
-    relations: tuple[HiddenParamOpRelation, ...]
+    graph: Graph
+    scope: Scope
     units: dict[int, Units]
     slots: tuple[Slot, ...]
-    bridges: Bridges
-    scope: str = 'diagonal'
+    self_paths: SelfPaths
 
-    def at_rows(self, group: int, leaves: Sequence[Any], axis: int) -> Any:
-        """Values of hidden leaves as values of the group's carried rows, stacked on an axis."""
-        units = self.units[group]
-        return jnp.stack(
-            [row.of(leaves[i]) for row, i in zip(units.rows, units.leaves, strict=True)], axis
-        )
+    @property
+    def relations(self) -> tuple[Relation, ...]:
+        return self.graph.relations
 
-    def identity(self, group: int, length: int) -> Any:
-        """A transition that keeps every carried row as it is."""
-        units = self.units[group]
-        eye = jnp.eye(len(units.rows), dtype=units.rows[0].old.aval.dtype)
-        return jnp.broadcast_to(
-            eye.reshape(*eye.shape, *[1] * len(units.shape)), (length, *eye.shape, *units.shape)
-        )
-
-    def exposed(self, group: int) -> tuple[Row, ...]:
-        """The rows of a group that something outside of the group reads in the same step."""
-        found, step = self.graph.found, self.graph.step
-        g = self.graph.hidden_groups[group]
-        rows = [r for r in found.rows if r.old in g.hidden_invars and is_float(r.old)]
-        ends = {a for a in (*step.outs, *step.other_outs) if isinstance(a, Var)} | set(
-            step.hidden_outs
-        ) - set(g.hidden_outvars)
-
-        def outside(new) -> bool:
-            seen = {new}
-            for eqn in found.eqns:
-                if any(isinstance(a, Var) and a in seen for a in eqn.invars):
-                    seen.update(v for v in eqn.outvars if v not in g.hidden_outvars)
-            return not seen.isdisjoint(ends)
-
-        return tuple(r for r in rows if outside(r.new) or r.old in self.read_before)
-
-    def is_readout(self, group: int) -> bool:
-        """Whether a group only listens: nothing but the outputs (and its own old values) depends on it, and the model has other groups."""
-        found, g = self.graph.found, self.graph.hidden_groups[group]
-        mine = {s for s, row in enumerate(found.rows) if row.old in g.hidden_invars}
-        others = [row for s, row in enumerate(found.rows) if s not in mine]
-        read = any(found.dep(row.new).seeds >> s & 1 for row in others for s in mine)
-        above = set(g.hidden_outvars)
-        for eqn in found.eqns:
-            if any(isinstance(a, Var) and a in above for a in eqn.invars):
-                above.update(eqn.outvars)
-        return bool(others) and not read and above.isdisjoint(row.new for row in others)
-
-    @cached_property
-    def _outward(self) -> set[Var]:
-        """What outputs need, as far back as the new hidden states."""
-        needed, hidden = (
-            {a for a in self.graph.step.outs if isinstance(a, Var)},
-            set(self.graph.step.hidden_outs),
-        )
-        for eqn in reversed(self.graph.found.eqns):
-            if any(v in needed and v not in hidden for v in eqn.outvars):
-                needed.update(a for a in eqn.invars if isinstance(a, Var))
-        return needed
+    def slots_of(self, group: int) -> list[Slot]:
+        """The traces that follow one group."""
+        return [s for s in self.slots if s.group == group]
 
     @cached_property
     def read_before(self) -> frozenset[Var]:
         """The old hidden states that outputs read directly, not through a new one."""
-        return frozenset(
-            v for v in self.graph.step.hidden_vars if v in self._outward and is_float(v)
-        )
+        return readers.read_before(self.graph)
 
     @cached_property
-    def feedback_uses(self) -> dict[Var, Var]:
-        """The products in which hidden states meet a weight on their way to the outputs or the next layer: y to weight."""
-        after: set = set()
-        old: set = set(self.read_before)
-        found = {}
-        weight = {
-            u.y[0]: u for u in self.graph.found.uses if u.op is not None and u.op.axes.x is not None
-        }
-        for eqn in self.graph.found.eqns:
-            reads = {
-                a
-                for a in eqn.invars
-                if isinstance(a, Var)
-                and (a in after or a in old and not self._outward.isdisjoint(eqn.outvars))
-            }
-            old |= (
-                set(eqn.outvars) & self._outward - set(self.graph.step.hidden_outs)
-                if reads & old
-                else set()
-            )
-            for v in eqn.outvars:
-                if v in weight and reads - {weight[v].w}:
-                    found[v] = weight[v].w
-            after.update(
-                eqn.outvars
-                if reads - old
-                else [v for v in eqn.outvars if v in self.graph.step.hidden_outs]
-            )
-        return found
+    def feedback_uses(self) -> dict[Var, Use]:
+        """The products through which credit comes down to hidden states, by their outputs."""
+        return readers.feedback_uses(self.graph)
 
     @cached_property
-    def sums(self) -> dict[Var, Var]:
-        """Outputs of relations with the same sum have the same slopes."""
-        return _sums(self.graph)
+    def shared_sums(self) -> dict[Var, Var]:
+        """For each relation's y the sum it goes into; outputs with the same sum have the same slopes."""
+        return readers.shared_sums(self.graph)
 
     @cached_property
     def pure(self) -> frozenset[int]:
-        """The relations whose outputs have no effect in a step but position by position on the new hidden state."""
-        return frozenset(i for i, r in enumerate(self.relations) if _is_pure(self.graph, r))
+        """The relations whose outputs act in a step only position by position on the new hidden state."""
+        numbered = enumerate(self.relations)
+        return frozenset(i for i, r in numbered if readers.acts_on_units_only(self.graph, r))
+
+    def exposed(self, group: int) -> tuple[Row, ...]:
+        """The rows of a group that something outside of the group reads in the same step."""
+        return readers.exposed_rows(self.graph, self.graph.groups[group])
+
+    def is_readout(self, group: int) -> bool:
+        """Whether a group only listens to others and is read by the outputs alone."""
+        return readers.is_readout(self.graph, self.graph.groups[group])
 
 
-def lay_out(graph: ETraceGraph, scope: str = 'diagonal') -> Layout:
-    """Find the slots: one for each weight and group, shared by relations with equal labels and maps.
+def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL) -> Layout:
+    """Find the slots: one for each weight and group, shared by relations with equal labels and maps."""
+    self_paths: SelfPaths = {}
+    if scope in (Scope.BLOCK, Scope.COUPLED):
+        self_paths = find_self_paths(graph, twice=scope is Scope.COUPLED)
+    if scope is Scope.COUPLED and give_whole_diagonal(graph, self_paths):
+        scope = Scope.BLOCK
+    elif scope is Scope.COUPLED:
+        self_paths = {}
+    units = {g.index: _units(graph, g, scope, self_paths) for g in graph.groups}
+    units = {g: u for g, u in units.items() if u.rows}
+    return Layout(graph, scope, units, _slots(graph, units), self_paths)
 
-    `scope` says what a unit's transition is: 'diagonal', position-wise paths only; 'block', also over the diagonal of each op that mixes units; 'coupled',
-    the unit's own block of the whole Jacobian; 'leak', whatever the rule puts in its place, for all states of a unit; 'filtered', as 'diagonal', but also units
-    without a memory of their own have a trace.
-    """
-    if scope not in ('diagonal', 'block', 'coupled', 'leak', 'filtered'):
-        raise ValueError(f"`scope` must be 'diagonal', 'block' or 'coupled', got {scope!r}.")
-    bridges = find_bridges(graph, twice=scope == 'coupled') if scope in ('block', 'coupled') else {}
-    if scope == 'coupled':
-        scope, bridges = ('block', bridges) if covered(graph, bridges) else (scope, {})
-    every = {
-        g.index: scope in ('coupled', 'leak')
-        or scope == 'filtered'
-        and not _carried(graph, g, bridges)
-        for g in graph.hidden_groups
-    }
-    relations = tuple(graph.hidden_param_op_relations)
-    units = {
-        g.index: _units(graph, g, relations, bridges, every[g.index])
-        for g in graph.hidden_groups
-        if _carried(graph, g, bridges, every[g.index])
-    }
+
+def _slots(graph: Graph, units: dict[int, Units]) -> tuple[Slot, ...]:
     slots: list[Slot] = []
-    home: dict[tuple, int] = {}
-    for i, r in enumerate(relations):
-        for g in r.hidden_groups:
-            if g.index not in units:
-                continue
+    place_of: dict[tuple, int] = {}  # what means the same trace -> its place
+    for i, r in enumerate(graph.relations):
+        weight = tuple(source.leaf for source in r.sources)
+        origin = r.w_var if r.axes.x is not None else r.use.eqn.invars[0]
+        told_by_labels = None if r.op.plain else i
+        for g in (g for g in r.groups if g.index in units):
             for unit in r.maps[g.index]:
                 feed = Feed(i, unit, along(unit, units[g.index].shape))
-                source = r.w_var if r.axes.x is not None else r.use.eqn.invars[0]
-                alike = (
-                    source,
-                    r.axes,
-                    r.y_var.aval.shape,
-                    g.index,
-                    unit.tobytes(),
-                    None if r.op.plain else i,
-                )  # these mean the same trace
-                k = home.setdefault(alike, len(slots))
-                if k < len(slots) and slots[k].feeds[-1].relation != i:
-                    slots[k] = replace(slots[k], feeds=(*slots[k].feeds, feed))
+                shape = r.y_var.aval.shape
+                alike = origin, r.axes, shape, g.index, unit.tobytes(), told_by_labels
+                place = place_of.setdefault(alike, len(slots))
+                if place < len(slots) and slots[place].feeds[-1].relation != i:
+                    slots[place] = replace(slots[place], feeds=(*slots[place].feeds, feed))
                 else:
-                    slots.append(
-                        Slot(
-                            _name(r, g, slots),
-                            g.index,
-                            (feed,),
-                            r.trace_shape(),
-                            r.w_var.aval.dtype,
-                        )
-                    )
-    return Layout(graph, relations, units, tuple(slots), bridges, scope)
+                    key = TraceKey(weight, g.paths[0])
+                    slots.append(Slot(key, g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
+    keys = distinct(s.key for s in slots)
+    return tuple(replace(s, key=key) for s, key in zip(slots, keys, strict=True))
 
 
-def _sums(graph: ETraceGraph) -> dict[Var, Var]:
-    """For each relation's y the sum that it is added into and that alone goes on (a product and its bias): such outputs have the same slopes."""
-    readers: dict[Var, list[JaxprEqn]] = {}
-    for eqn in graph.found.eqns:
-        for a in {a for a in eqn.invars if isinstance(a, Var)}:
-            readers.setdefault(a, []).append(eqn)
-    kept = {a for a in graph.step.jaxpr.jaxpr.outvars if isinstance(a, Var)}
-    sums = {}
-    for r in graph.hidden_param_op_relations:
-        v = r.y_var
-        while (
-            v not in kept
-            and len(readers.get(v, ())) == 1
-            and readers[v][0].primitive.name == 'add'
-            and readers[v][0].outvars[0].aval.shape == v.aval.shape
-        ):
-            [v] = readers[v][0].outvars
-        sums[r.y_var] = v
-    return sums
-
-
-def _is_pure(graph: ETraceGraph, r: HiddenParamOpRelation) -> bool:
-    found, ends = graph.found, set(graph.step.hidden_outs)
-    seen = {r.y_var} - ends
-    for k in range(found.made_by[r.y_var] + 1, len(found.eqns)):
-        touched = [
-            i for i, a in enumerate(found.eqns[k].invars) if isinstance(a, Var) and a in seen
-        ]
-        if not found.use_cuts.get(k, frozenset()).isdisjoint(touched):
-            return False
-        if touched:
-            seen.update(v for v in found.eqns[k].outvars if v not in ends and found.dep(v))
-    return seen.isdisjoint(a for a in graph.step.outs if isinstance(a, Var))
-
-
-def _name(r: HiddenParamOpRelation, g: HiddenGroup, slots: Sequence[Slot]) -> str:
-    """Weight and first hidden state, in the user's names: the same in every program that holds the model."""
-    name = f'{r.name.split(":", 1)[1]}->{".".join(map(str, g.hidden_paths[0]))}'
-    again = sum(s.name.split('#')[0] == name for s in slots)
-    return f'{name}#{again}' if again else name
-
-
-def _carried(
-    graph: ETraceGraph, g: HiddenGroup, bridges: Bridges, every: bool = False
-) -> tuple[Row, ...]:
-    """The rows of a group whose old value matters to a trace; with `every` all of them."""
-    mine = [
-        s for s, row in enumerate(graph.found.rows) if any(row.old is v for v in g.hidden_invars)
-    ]
-    bridged = {s for over in bridges.values() for b in over for s in b.rows}
-    return tuple(
-        graph.found.rows[s]
-        for k, s in enumerate(mine)
-        if (every or k in g.carried or s in bridged) and is_float(graph.found.rows[s].old)
-    )
-
-
-def _units(
-    graph: ETraceGraph,
-    g: HiddenGroup,
-    relations: Sequence[HiddenParamOpRelation],
-    bridges: Bridges,
-    every: bool,
-) -> Units:
-    carried = _carried(graph, g, bridges, every)
-    leaves = tuple(
-        next(i for i, v in enumerate(graph.step.hidden_vars) if v is row.old) for row in carried
-    )
+def _units(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths) -> Units:
+    rows = _carried_rows(graph, g, scope, self_paths)
+    leaf_of = {v: i for i, v in enumerate(graph.step.hidden_vars)}
     n = int(np.prod(g.varshape))
-    apart = list(g.elsewhere)
-    for r in relations:
-        maps = r.maps.get(g.index, ())
-        for k, m in enumerate(maps[1:]):  # two units fed by one element of y
-            for first in maps[: k + 1]:
-                both = (first.ravel() >= 0) & (m.ravel() >= 0)
-                link = np.full(n, -1, np.int32)
-                link[first.ravel()[both]] = m.ravel()[both]
-                apart.append(link)
-    return Units(
-        carried,
-        leaves,
-        g.varshape,
-        (colour(n, apart) if apart else np.zeros(n, np.int32)).reshape(g.varshape),
-    )
+    apart = [*g.elsewhere]
+    for relation in graph.relations:
+        apart += _fed_by_one_element(relation.maps.get(g.index, ()), n)
+    colours = colour(n, apart) if apart else np.zeros(n, np.int32)
+    leaves = tuple(leaf_of[row.old] for row in rows)
+    return Units(rows, leaves, g.varshape, colours.reshape(g.varshape))
+
+
+def _carried_rows(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths) -> tuple[Row, ...]:
+    """The rows of a group whose old value matters to a trace."""
+    seeds = [s for s, row in enumerate(graph.analysis.rows) if row.old in g.invars]
+    on_self_paths = {s for over in self_paths.values() for path in over for s in path.rows}
+    remembered = {s for k, s in enumerate(seeds) if k in g.carried or s in on_self_paths}
+    every = scope in (Scope.COUPLED, Scope.LEAK) or (scope is Scope.FILTERED and not remembered)
+    rows = [graph.analysis.rows[s] for s in seeds if every or s in remembered]
+    return tuple(row for row in rows if is_float(row.old))
+
+
+def _fed_by_one_element(maps: Maps, units: int) -> list[np.ndarray]:
+    """Pairs of units that one element of y feeds, as maps from unit to unit (-1 for none)."""
+    links = []
+    for k, second in enumerate(maps):
+        for first in maps[:k]:
+            both = (first.ravel() >= 0) & (second.ravel() >= 0)
+            link = np.full(units, -1, np.int32)
+            link[first.ravel()[both]] = second.ravel()[both]
+            links.append(link)
+    return links

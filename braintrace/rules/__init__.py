@@ -1,16 +1,22 @@
 """How the influence of the weights is carried from window to window."""
 
+from ..plan.keys import TraceKey
 from ..plan.layout import Layout
-from .carrier import Carrier, Contribution, Credit, Entry
-from .registry import REQUIRED, Rule, register_rule
+from .carrier import BlockCarrier, Carrier, Contribution, Credit, Entry
+from .options import REQUIRED
+from .registry import Rule, register_rule
+from .signals import Signal
 
 __all__ = [
     'REQUIRED',
+    'BlockCarrier',
     'Carrier',
     'Contribution',
     'Credit',
     'Entry',
     'Layout',
     'Rule',
+    'Signal',
+    'TraceKey',
     'register_rule',
 ]

@@ -1,27 +1,27 @@
-"""No carrier: J = 0 at every window's entry. Truncated BPTT, or BPTT when the window is the sequence."""
+"""BPTT: nothing is carried, `J = 0` at every window's entry. Truncated, unless the window is the sequence."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from ..engine.window import Window
 from ..plan.layout import Layout
-from .carrier import Contribution, Credit, Entry, Traces
+from .carrier import Carrier, Contribution, Entry, Traces
 
 
 @dataclass(frozen=True, eq=False)
-class Nothing:
+class Bptt(Carrier):
     """Nothing crosses the edge of a window."""
 
     layout: Layout
+    whole_sequence: ClassVar[bool] = True
 
     def init(self) -> Traces:
         return {}
 
-    def block(self, traces: Traces | None, window, credit: Credit, steps, keep: bool):
-        raise NotImplementedError("BPTT has no single-step form: use vjp_method='multi-step'.")
-
-    def read(self, traces: Traces, credit: Entry) -> Contribution:
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
         return Contribution()
 
-    def advance(self, traces: Traces, window) -> Traces:
+    def advance(self, traces: Traces, window: Window) -> Traces:
         return {}

@@ -1,105 +1,158 @@
-"""What a carrier is.
+"""What a carrier is: the part of a learning rule that takes `J = dh/dtheta` across the edge of a window.
 
-A learning rule is a way to carry `J = dh/dtheta` across the edge of a window. A carrier has
+    init()                                 -> traces                 zero influence
+    read(traces, entry)                    -> contribution           multi-step credit: what arrives at the window's
+                                                                     entry meets the traces
+    advance(traces, window)                -> traces                 the traces at the window's exit
+    block(traces, window, credit, ...)     -> contribution, traces   single-step credit: the classical rule over all
+                                                                     steps of the window at once
 
-    init()                          -> traces                     zero influence
-    block(traces, window, credit)   -> contribution, traces       single-step credit: the classical rule over all steps of the window at once
-    read(traces, credit)            -> contribution               multi-step credit: the credit that arrives at the window's entry meets the traces
-    advance(traces, window)         -> traces                     the traces at the window's exit
-
-`traces` is a dict of arrays by stable names. A contribution is linear in the credit. It is made of gradients by relation, of the weight as its op takes it,
-and possibly of the parameters themselves.
+`traces` is a dict of arrays by `TraceKey`. A contribution is linear in the credit. It is made of gradients by
+relation, of the weight as its op takes it, and possibly of the parameters themselves. A carrier says what it can
+by what it is: a `Carrier` has multi-step credit, a `BlockCarrier` single-step credit as well.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import jax
 
-Traces = dict[str, Any]
+from ..engine.window import Window
+from ..plan.keys import TraceKey
+from ..plan.layout import Layout
+
+Traces = dict[TraceKey, Any]
+
+SINGLE_STEP, MULTI_STEP = 'single-step', 'multi-step'
 
 
 @dataclass(frozen=True, eq=False)
 class Credit:
-    """Credit inside each step (`single-step`): of each relation's y, of the old hidden leaves along their transition; when asked, of y along position-wise
-    paths (`direct()`) and of the new hidden leaves, each with the rest of its group fixed (`signals()`). `past` is credit of the state before the step, from
-    outputs that read it directly; None for none."""
+    """Credit inside each step (single-step), all with the steps first.
 
-    y: list
-    direct: Any
-    hidden: list
-    signals: Any = None
-    past: list | None = None
+    Args:
+        y: of each relation's output.
+        hidden: of the old hidden leaves along their own transition.
+        along_units: when asked, of each relation's output along position-wise paths only.
+        signals: when asked, `signals(together)`, of the new hidden leaves, each with the rest of its group
+            (`together`: with all others) held fixed.
+        past: of the state before the step, from outputs that read it directly; None for none.
+    """
+
+    y: list[Any]
+    hidden: list[Any]
+    along_units: Callable[[], list[Any]]
+    signals: Callable[[bool], list[Any]]
+    past: list[Any] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Credit that arrives at a window's entry (`multi-step`): of the hidden leaves and of the other float states; steps done before; the parameters."""
+    """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states of other kinds
+    (None where they are not float); the number of steps done before; captured values and parameters."""
 
-    hidden: list
-    other: list
+    hidden: list[Any]
+    other: list[Any]
     steps: Any
-    params: list
+    captured: Sequence[Any]
+    params: Sequence[Any]
 
 
 @dataclass
 class Contribution:
-    """Gradients of weights by relation, and of the parameters."""
+    """Gradients of weights by relation, and of the parameters (None for none)."""
 
     weights: dict[int, Any] = field(default_factory=dict)
-    params: list | None = None
+    params: list[Any] | None = None
 
 
-class Carrier(Protocol):
-    def init(self) -> Traces: ...
+class Carrier(ABC):
+    """Takes the influence of the weights from window to window, with multi-step credit."""
+
+    layout: Layout
+    credit: ClassVar[tuple[str, ...]] = (MULTI_STEP,)  # the kinds it has, the usual one first
+    follows_relations: ClassVar[bool] = (
+        False  # whether the compiler's word on a relation is about it
+    )
+    whole_sequence: ClassVar[bool] = (
+        False  # whether a window is the sequence unless something else is said
+    )
+
+    @abstractmethod
+    def init(self) -> Traces:
+        """Zero influence."""
+
+    @abstractmethod
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
+        """What the credit at a window's entry gives, with the traces there."""
+
+    @abstractmethod
+    def advance(self, traces: Traces, window: Window) -> Traces:
+        """The traces at the window's exit."""
+
+
+class BlockCarrier(Carrier):
+    """Has single-step credit as well."""
+
+    credit: ClassVar[tuple[str, ...]] = (SINGLE_STEP, MULTI_STEP)
+
+    @abstractmethod
     def block(
-        self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool
-    ) -> tuple[Contribution, Traces | None]: ...
-    def read(self, traces: Traces, credit: Entry) -> Contribution: ...
-    def advance(self, traces: Traces, window: Any) -> Traces: ...
+        self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
+    ) -> tuple[Contribution, Traces | None]:
+        """The rule over all steps of a window, and the traces at its exit if they are to be kept.
+
+        `traces` is None where nothing came before. `steps` is the number of steps done before the window.
+        """
+
+    @property
+    @abstractmethod
+    def step_bytes(self) -> int:
+        """What it keeps of each step of a block besides operands, slopes and credit."""
 
 
 @dataclass(frozen=True, eq=False)
-class Several:
+class Several(BlockCarrier):
     """Different carriers for different relations."""
 
-    parts: tuple[Carrier, ...]
+    layout: Layout
+    parts: tuple[BlockCarrier, ...]
+    follows_relations: ClassVar[bool] = True
 
-    def _each(self, traces: Any) -> list[Any]:
-        return [
-            None if traces is None else {k: traces[k] for k in jax.eval_shape(p.init)}
-            for p in self.parts
-        ]
+    def _own(self, part: BlockCarrier, traces: Traces) -> Traces:
+        return {key: traces[key] for key in jax.eval_shape(part.init)}
+
+    @property
+    def step_bytes(self) -> int:
+        return sum(part.step_bytes for part in self.parts)
 
     def init(self) -> Traces:
-        return {k: v for p in self.parts for k, v in p.init().items()}
+        return {key: trace for part in self.parts for key, trace in part.init().items()}
 
     def block(
-        self, traces: Traces | None, window: Any, credit: Credit, steps: Any, keep: bool
+        self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
-        done = [
-            p.block(t, window, credit, steps, keep)
-            for p, t in zip(self.parts, self._each(traces), strict=True)
-        ]
-        weights = {r: w for c, _ in done for r, w in c.weights.items()}
-        return Contribution(weights), {
-            k: v for _, t in done for k, v in (t or {}).items()
-        } if keep else None
+        weights: dict[int, Any] = {}
+        kept: Traces = {}
+        for part in self.parts:
+            own = None if traces is None else self._own(part, traces)
+            given, new = part.block(own, window, credit, steps, keep)
+            weights |= given.weights
+            kept |= new or {}
+        return Contribution(weights), kept if keep else None
 
-    def read(self, traces: Traces, credit: Entry) -> Contribution:
-        return Contribution(
-            {
-                r: w
-                for p, t in zip(self.parts, self._each(traces), strict=True)
-                for r, w in p.read(t, credit).weights.items()
-            }
-        )
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
+        weights: dict[int, Any] = {}
+        for part in self.parts:
+            weights |= part.read(self._own(part, traces), entry).weights
+        return Contribution(weights)
 
-    def advance(self, traces: Traces, window: Any) -> Traces:
-        return {
-            k: v
-            for p, t in zip(self.parts, self._each(traces), strict=True)
-            for k, v in p.advance(t, window).items()
-        }
+    def advance(self, traces: Traces, window: Window) -> Traces:
+        new: Traces = {}
+        for part in self.parts:
+            new |= part.advance(self._own(part, traces), window)
+        return new

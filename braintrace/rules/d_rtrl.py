@@ -3,156 +3,206 @@
     e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along position-wise paths
     dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
 
-`mu_k` is the credit of the state after step k that later steps of the block send back through the transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the
-future travels only where the trace travels, so the result does not depend on how time is cut into blocks.
+`mu_k` is the credit of the state after step k that later steps of the block send back through the transitions,
+`mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace travels, so the result does not
+depend on how time is cut into blocks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..engine.factors import diagonal
 from ..engine.loop import over_states, scan
-from ..ops.axes import decay, gradient, outer, read
-from ..plan.layout import Layout, Slot
-from .carrier import Contribution, Credit, Entry, Traces
-from .table_trace import KeptRows
+from ..engine.window import Window
+from ..ops.axes import Op, decay, gradient, outer, read
+from ..plan.layout import Feed, Layout, Scope, Slot
+from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+from .table_trace import TableTrace
 
 
 @dataclass(frozen=True, eq=False)
-class PositionWise:
-    """The position-wise part of J for these relations. `dtype` stores the traces in another precision; `leak` stands for D (RFLO); of a table
-    with more rows than `rows` a trace holds only so many, the last that were read."""
+class PositionWise(BlockCarrier):
+    """The position-wise part of J for some relations.
+
+    Args:
+        layout: the plan.
+        chosen: the relations, by number.
+        dtype: stores the traces in another precision.
+        leak: stands for D (RFLO).
+        rows: of a table with more rows than that, a trace holds only so many, the last that were read.
+    """
 
     layout: Layout
     chosen: frozenset[int]
-    dtype: Any = None
+    dtype: np.dtype | None = None
     leak: float | None = None
     rows: int | None = None
+    follows_relations: ClassVar[bool] = True
 
     @property
     def slots(self) -> list[Slot]:
-        return [s for s in self.layout.slots if s.feeds[0].relation in self.chosen]
+        """The traces it keeps."""
+        return [s for s in self.layout.slots if s.relation in self.chosen]
 
     @property
-    def _own_transition(self) -> bool:
-        return self.leak is not None or self.layout.scope == 'coupled'
+    def groups(self) -> list[int]:
+        """The groups its traces follow."""
+        return list(dict.fromkeys(s.group for s in self.slots))
 
-    def transition(self, window, g: int) -> Any:
+    @property
+    def step_bytes(self) -> int:
+        return 0
+
+    def slots_of(self, group: int) -> list[Slot]:
+        """The traces it keeps for one group."""
+        return [s for s in self.slots if s.group == group]
+
+    def transition(self, window: Window, group: int) -> jax.Array:
         """`D[k, a, b, unit]` as this rule sees it."""
         if self.leak is not None:
-            return self.leak * self.layout.identity(g, window.length)
-        return window.diagonal(g) if self.layout.scope == 'coupled' else window.transition(g)
+            return self.leak * self.layout.units[group].identity(window.length)
+        if self.layout.scope is Scope.COUPLED:
+            return diagonal(window, group)
+        return window.factors.transition(group)
 
     def init(self) -> Traces:
         traces: Traces = {}
         for s in self.slots:
-            kept, states = self._kept(s), len(self.layout.units[s.group].rows)
-            traces |= (
-                {s.name: jnp.zeros((states, *s.shape), self.dtype or s.dtype)}
-                if kept is None
-                else kept.init(s.name, states, self.dtype or s.dtype)
-            )
+            states, dtype = self.layout.units[s.group].states, self.dtype or s.dtype
+            table = self._table(s)
+            if table is None:
+                traces[s.key] = jnp.zeros((states, *s.shape), dtype)
+            else:
+                traces |= table.init(s.key, states, dtype)
         return traces
 
-    def _kept(self, s: Slot) -> KeptRows | None:
-        r = self.layout.relations[s.feeds[0].relation]
-        large = (
-            self.rows is not None
-            and r.op.table is not None
-            and r.op.table.size > self.rows
-            and len(s.feeds) == 1
-        )
-        return KeptRows(r.op, r.y_var.aval.shape, self.rows) if large else None  # type: ignore[arg-type]
-
     def block(
-        self, traces: Traces | None, window, credit: Credit, steps, keep: bool
+        self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
         dy = {r: credit.y[r] for r in self.chosen}
-        carried: dict[int, Any] = {}
+        from_before: dict[int, Any] = {}
         new: Traces = {}
-        for g in {s.group: None for s in self.slots}:
-            D = self.transition(window, g)
-            if self._own_transition:
-                c = over_states(self.layout.at_rows(g, credit.signals(), 1)[:, :, None] * D, 1)
-            else:
-                c = self.layout.at_rows(g, credit.hidden, 1)
-            c = c if credit.past is None else c + self.layout.at_rows(g, credit.past, 1)
-            mu, entry, Q, Q0 = back(D, c, keep)
-            for s in self.slots:
-                if s.group == g:
-                    for f in s.feeds:
-                        df = window.slope(f.relation, g, f.unit)
-                        dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(mu), 1)
-                    if traces is not None:
-                        carried[s.feeds[0].relation] = carried.get(
-                            s.feeds[0].relation, 0
-                        ) + self.read_slot(s, traces, entry)
-                    if keep:
-                        new |= self._advance(s, traces, window, Q, Q0)
+        for group in self.groups:
+            D = self.transition(window, group)
+            back = backwards(D, self._credit_of_units(credit, group, D), keep)
+            for s in self.slots_of(group):
+                for f in s.feeds:
+                    df = window.factors.slope(f.relation, group, f.unit)
+                    dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(back.mu), 1)
+                if traces is not None:
+                    met = self.read_slot(s, traces, back.mu_entry)
+                    from_before[s.relation] = from_before.get(s.relation, 0) + met
+                if keep:
+                    new |= self._advance(s, traces, window, back)
         weights = {
-            r: gradient(self.layout.relations[r].op, window.operands[r], d) + carried.get(r, 0)
+            r: gradient(self._op(r), window.operands[r], d) + from_before.get(r, 0)
             for r, d in dy.items()
         }
         return Contribution(weights), new if keep else None
 
-    def read(self, traces: Traces, credit: Entry) -> Contribution:
+    def _credit_of_units(self, credit: Credit, group: int, D: jax.Array) -> jax.Array:
+        """The credit `c[k, state, unit]` of each step's old state along the transition of this rule."""
+        units = self.layout.units[group]
+        if self.leak is not None or self.layout.scope is Scope.COUPLED:
+            signals = units.of_leaves(credit.signals(False), 1)
+            c = over_states(signals[:, :, None] * D, 1)
+        else:
+            c = units.of_leaves(credit.hidden, 1)
+        return c if credit.past is None else c + units.of_leaves(credit.past, 1)
+
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
         for s in self.slots:
-            r = s.feeds[0].relation
-            weights[r] = weights.get(r, 0) + self.read_slot(
-                s, traces, self.layout.at_rows(s.group, credit.hidden, 0)
-            )
+            lam = self.layout.units[s.group].of_leaves(entry.hidden, 0)
+            met = self.read_slot(s, traces, lam)
+            weights[s.relation] = weights.get(s.relation, 0) + met
         return Contribution(weights)
 
-    def advance(self, traces: Traces, window) -> Traces:
+    def advance(self, traces: Traces, window: Window) -> Traces:
         new: Traces = {}
-        for g in {s.group: None for s in self.slots}:
-            D = self.transition(window, g)
-            _, _, Q, Q0 = back(D, jnp.zeros_like(D[:, 0]), True)
-            for s in self.slots:
-                new |= self._advance(s, traces, window, Q, Q0) if s.group == g else {}
-        return {name: new[name] for name in traces}
+        for group in self.groups:
+            D = self.transition(window, group)
+            back = backwards(D, jnp.zeros_like(D[:, 0]), keep=True)
+            for s in self.slots_of(group):
+                new |= self._advance(s, traces, window, back)
+        return new
 
-    def read_slot(self, s: Slot, traces: Traces, lam: Any) -> Any:
-        kept, at_y = self._kept(s), s.feeds[0].at_y(lam)
-        if kept is not None:
-            return kept.read(s.name, traces, at_y)
-        return read(
-            self.layout.relations[s.feeds[0].relation].op, at_y, traces[s.name].astype(lam.dtype)
-        )
+    def read_slot(self, s: Slot, traces: Traces, lam: jax.Array) -> Any:
+        """What credit `lam[state, unit]` gives with one trace: a gradient of the weight."""
+        table, at_y = self._table(s), s.feeds[0].at_y(lam)
+        if table is not None:
+            return table.read(s.key, traces, at_y)
+        return read(self._op(s.relation), at_y, traces[s.key].astype(lam.dtype))
 
-    def _advance(self, s: Slot, traces: Traces | None, window, Q: Any, Q0: Any) -> Traces:
-        kept = self._kept(s)
-        if kept is not None:
-            [f] = s.feeds
-            q = over_states(f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None], 2)
-            old = kept.init(s.name, len(Q0), self.dtype or s.dtype) if traces is None else traces
-            return kept.advance(s.name, old, f.at_y(Q0), window.operands[f.relation], q)
-        op, at_y = self.layout.relations[s.feeds[0].relation].op, s.feeds[0].at_y
-        new: Any = 0 if traces is None else decay(op, at_y(Q0), traces[s.name].astype(Q0.dtype))
+    def _advance(self, s: Slot, traces: Traces | None, window: Window, back: Backwards) -> Traces:
+        """The trace of one slot at the end of a window."""
+        table = self._table(s)
+        if table is not None:
+            old = self.init() if traces is None else traces
+            return self._advance_table(s, table, old, window, back)
+        new: Any = 0
+        if traces is not None:
+            before = traces[s.key].astype(back.Q_entry.dtype)
+            new = decay(self._op(s.relation), s.feeds[0].at_y(back.Q_entry), before)
         for f in s.feeds:
-            q = over_states(f.at_y(Q) * window.slope(f.relation, s.group, f.unit)[:, None], 2)
-            new = new + outer(self.layout.relations[f.relation].op, window.operands[f.relation], q)
-        return {s.name: new.astype(self.dtype or s.dtype)}
+            arrived = self._arrived(f, s.group, window, back)
+            new = new + outer(self._op(f.relation), window.operands[f.relation], arrived)
+        return {s.key: new.astype(self.dtype or s.dtype)}
+
+    def _advance_table(
+        self, s: Slot, table: TableTrace, traces: Traces, window: Window, back: Backwards
+    ) -> Traces:
+        [f] = s.feeds
+        arrived = self._arrived(f, s.group, window, back)
+        Q, x = f.at_y(back.Q_entry), window.operands[f.relation]
+        return table.advance(s.key, traces, Q, x, arrived)
+
+    def _arrived(self, f: Feed, group: int, window: Window, back: Backwards) -> Any:
+        """`Q_k df_k`, what an output of step k has become at the end of the window: (K, states, *y)."""
+        df = window.factors.slope(f.relation, group, f.unit)
+        return over_states(f.at_y(back.Q) * df[:, None], 2)
+
+    def _op(self, relation: int) -> Op:
+        return self.layout.relations[relation].op
+
+    def _table(self, s: Slot) -> TableTrace | None:
+        """How the trace of a large table is kept; None for an ordinary one."""
+        r = self.layout.relations[s.relation]
+        if self.rows is None or r.op.table is None or len(s.feeds) > 1:
+            return None
+        if r.op.table.size <= self.rows:
+            return None
+        return TableTrace(r.op, r.op.table, r.y_var.aval.shape, self.rows)
 
 
-def back(D: Any, c: Any, keep: bool) -> tuple[Any, Any, Any, Any]:
-    """From the last step to the first: credit mu[k] after each step and at the entry; with `keep` also Q[k] = d h_end / d h_k and at the entry."""
-    S = D.shape[1]
-    eye = jnp.broadcast_to(
-        jnp.eye(S, dtype=D.dtype).reshape(S, S, *[1] * (D.ndim - 3)), D.shape[1:]
-    )
+class Backwards(NamedTuple):
+    """What goes from the last step of a window to the first: credit `mu[k]` after each step, (K, states, *units),
+    and at the entry; `Q[k] = d h_end / d h_k`, (K, states, states, *units), and at the entry, or None."""
 
-    def turn(carry, z):
-        mu, Q = carry
-        Dk, ck = z
-        back = over_states(mu[:, None] * Dk, 0)
-        return (ck + back, over_states(Q[:, :, None] * Dk, 1) if keep else None), (mu, Q)
+    mu: jax.Array
+    mu_entry: jax.Array
+    Q: Any
+    Q_entry: Any
 
-    (entry, Q0), (mu, Q) = scan(
-        turn, (jnp.zeros_like(c[0]), eye if keep else None), (D, c), len(c), reverse=True
-    )
-    return mu, entry, Q, Q0
+
+def backwards(D: jax.Array, c: jax.Array, keep: bool) -> Backwards:
+    """`mu_{k-1} = c_k + D_k^T mu_k` and, with `keep`, `Q_{k-1} = Q_k D_k`."""
+    states = D.shape[1]
+    eye = jnp.eye(states, dtype=D.dtype).reshape(states, states, *[1] * (D.ndim - 3))
+    Q_end = jnp.broadcast_to(eye, D.shape[1:]) if keep else None
+
+    def turn(carry, at):
+        (mu, Q), (D_k, c_k) = carry, at
+        earlier = c_k + over_states(mu[:, None] * D_k, 0)
+        Q_earlier = over_states(Q[:, :, None] * D_k, 1) if keep else None
+        return (earlier, Q_earlier), (mu, Q)
+
+    start = jnp.zeros_like(c[0]), Q_end
+    (mu_entry, Q_entry), (mu, Q) = scan(turn, start, (D, c), len(c), reverse=True)
+    return Backwards(mu, mu_entry, Q, Q_entry)

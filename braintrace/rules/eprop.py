@@ -2,178 +2,189 @@
 
     m_t = kappa m_{t-1} + e_t        dw_t = s_t . m_t
 
-`e_t` is here the trace of the states that the rest of the model reads (a spike, rather than the membrane behind it). Over a block, by exchanging the sums,
+`e_t` is here the trace of the states that the rest of the model reads (a spike, rather than the membrane behind it).
+Over a block, by exchanging the sums,
 
     sum_t s_t . m_t = sum_k S_k . e_k + kappa S_1 . m_a        S_k = s_k + kappa S_{k+1}
 
-so that what the filter adds to the plain rule is a signal `S_k - s_k` of its own. A leaky read-out has its leak in its own trace and is not filtered.
+so that what the filter adds to the plain rule is a signal `S_k - s_k` of its own. A leaky read-out has its leak in
+its own trace and is not filtered.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from .._jax import is_float
+from .._jax import Var, is_float
+from ..engine.credit import from_signals
+from ..engine.evaluate import is_inexact
 from ..engine.loop import over_states, scan
+from ..engine.window import Window
 from ..graph.analysis import Row
-from ..ops.axes import decay, outer, read
-from ..plan.layout import Slot
-from .carrier import Contribution, Credit, Entry, Traces
+from ..ops.axes import Op, decay, outer, read
+from ..plan.layout import Layout, Slot
+from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .d_rtrl import PositionWise
+
+KAPPA = 'kappa'  # the kind of a low-pass
 
 
 @dataclass(frozen=True, eq=False)
-class Filtered:
+class Filtered(BlockCarrier):
     """Position-wise traces and their low-pass."""
 
     inner: PositionWise
     kappa: float
+    follows_relations: ClassVar[bool] = True
+
+    @property
+    def layout(self) -> Layout:  # type: ignore[override]
+        return self.inner.layout
+
+    @property
+    def step_bytes(self) -> int:
+        return self.inner.step_bytes
 
     @cached_property
     def _slots(self) -> list[Slot]:
-        return [
-            s
-            for s in self.inner.slots
-            if not self.inner.layout.is_readout(s.group) and self._rows(s.group)
-        ]
+        """The traces that have a low-pass."""
+        slots = self.inner.slots
+        return [s for s in slots if not self.layout.is_readout(s.group) and self._rows(s.group)]
+
+    @property
+    def _groups(self) -> list[int]:
+        return list(dict.fromkeys(s.group for s in self._slots))
+
+    @cached_property
+    def _filtered_states(self) -> set[Var]:
+        """The old hidden states of the groups that have a low-pass."""
+        return {v for g in self._groups for v in self.layout.graph.groups[g].invars}
 
     def _rows(self, group: int) -> tuple[Row, ...]:
-        return self.inner.layout.exposed(group)
+        return self.layout.exposed(group)
 
-    def _at(self, group: int, leaves: Any, axis: int) -> Any:
-        """Values of leaves at the rows that are read."""
-        where = {v: i for i, v in enumerate(self.inner.layout.graph.step.hidden_vars)}
-        return jnp.stack([row.of(leaves[where[row.old]]) for row in self._rows(group)], axis)
+    def _of_leaves(self, group: int, leaves: Sequence[Any], axis: int) -> jax.Array:
+        """Values of hidden leaves as values of the states that are read, stacked on an axis."""
+        leaf_of = {v: i for i, v in enumerate(self.layout.graph.step.hidden_vars)}
+        return jnp.stack([row.of(leaves[leaf_of[row.old]]) for row in self._rows(group)], axis)
 
-    def _split(self, traces: Traces | None) -> tuple[Any, Any]:
-        if traces is None:
-            return None, None
-        return {s.name: traces[s.name] for s in self.inner.slots}, {
-            s.name: traces[f'kappa:{s.name}'] for s in self._slots
-        }
+    def _op(self, relation: int) -> Op:
+        return self.layout.relations[relation].op
 
     def init(self) -> Traces:
-        filters = {
-            f'kappa:{s.name}': jnp.zeros((len(self._rows(s.group)), *s.shape), s.dtype)
-            for s in self._slots
-        }
-        return {**self.inner.init(), **filters}
+        traces = self.inner.init()
+        for s in self._slots:
+            traces[s.key.of(KAPPA)] = jnp.zeros((len(self._rows(s.group)), *s.shape), s.dtype)
+        return traces
 
     def block(
-        self, traces: Traces | None, window, credit: Credit, steps, keep: bool
+        self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
-        plain, low = self._split(traces)
-        groups = {s.group for s in self._slots}
-        hidden = self.inner.layout.graph
-        mine = {v for g in groups for v in hidden.hidden_groups[g].hidden_invars}
-        s = [
-            a if v in mine else jnp.zeros_like(a)
-            for v, a in zip(hidden.step.hidden_vars, credit.signals(), strict=True)
-        ]
-        if credit.past is not None:  # signals of the step before
-            s = [
-                a.at[:-1].add(p[1:]) if v in mine and is_float(v) else a
-                for v, a, p in zip(hidden.step.hidden_vars, s, credit.past, strict=True)
-            ]
-        late, more = scan(
-            lambda late, now: (
-                [n + self.kappa * a for n, a in zip(now, late, strict=True)],
-                [self.kappa * a for a in late],
-            ),
-            [jnp.zeros_like(a[0]) for a in s],
-            s,
-            window.length,
-            reverse=True,
+        signals = self._signals(credit)
+        entry, more = self._future_signals(signals, window.length)
+        dy, dh = from_signals(window, more)
+        filtered = replace(
+            credit,
+            y=_plus(credit.y, dy),
+            hidden=_plus(credit.hidden, dh),
+            signals=lambda together: _plus(credit.signals(together), more),
         )
-        dy, dh = window.from_signals(more)
-        plus = lambda a, b: [
-            x if x.dtype == jax.dtypes.float0 or y.dtype == jax.dtypes.float0 else x + y
-            for x, y in zip(a, b, strict=True)
-        ]
-        total = Credit(
-            plus(credit.y, dy),
-            credit.direct,
-            plus(credit.hidden, dh),
-            lambda **how: plus(credit.signals(**how), more),
-            credit.past,
-        )
-        found, new = self.inner.block(plain, window, total, steps, keep)
-        if low is not None:
-            for slot in self._slots:
-                r = slot.feeds[0].relation
-                lam = self._at(slot.group, [self.kappa * a for a in late], 0)
-                found.weights[r] = found.weights[r] + self._read(slot, low[slot.name], lam)
+        given, new = self.inner.block(traces, window, filtered, steps, keep)
+        if traces is not None:
+            for s in self._slots:
+                lam = self._of_leaves(s.group, [self.kappa * a for a in entry], 0)
+                met = self._read(s, traces[s.key.of(KAPPA)], lam)
                 if credit.past is not None:
-                    found.weights[r] = found.weights[r] + self._low_part(
-                        slot, plain, low, [p[0] for p in credit.past]
-                    )
-        return found, {**(new or {}), **self._filter(plain, low, window)} if keep else None
+                    met = met + self._low_part(s, traces, [p[0] for p in credit.past])
+                given.weights[s.relation] = given.weights[s.relation] + met
+        if not keep:
+            return given, None
+        return given, {**(new or {}), **self._low_passes(traces, window)}
 
-    def _read(self, s: Slot, m: Any, lam: Any) -> Any:
-        return read(
-            self.inner.layout.relations[s.feeds[0].relation].op,
-            s.feeds[0].at_y(lam),
-            m.astype(lam.dtype),
-        )
+    def _signals(self, credit: Credit) -> list[Any]:
+        """The learning signals of the filtered groups, zero for all others; credit of the state before a step is
+        a signal of the step before."""
+        signals = []
+        for i, (v, s) in enumerate(
+            zip(self.layout.graph.step.hidden_vars, credit.signals(False), strict=True)
+        ):
+            if v not in self._filtered_states:
+                s = jnp.zeros_like(s)
+            elif credit.past is not None and is_float(v):
+                s = s.at[:-1].add(credit.past[i][1:])
+            signals.append(s)
+        return signals
 
-    def _filter(self, plain: Traces | None, low: Traces | None, window) -> Traces:
-        """`m_b = kappa^K m_a + R_0 e_a + sum_j x_j (x) (R_j df_j + kappa^(K-j) df'_j)`, with `R_j = kappa^(K-j-1) D'_{j+1} + R_{j+1} D_{j+1}`."""
+    def _future_signals(self, signals: list[Any], length: int) -> tuple[list[Any], list[Any]]:
+        """`S_1`, and `S_k - s_k` at each step."""
+
+        def turn(later, now):
+            S = [s + self.kappa * a for s, a in zip(now, later, strict=True)]
+            return S, [self.kappa * a for a in later]
+
+        none = [jnp.zeros_like(s[0]) for s in signals]
+        return scan(turn, none, signals, length, reverse=True)
+
+    def _read(self, s: Slot, m: jax.Array, lam: jax.Array) -> Any:
+        return read(self._op(s.relation), s.feeds[0].at_y(lam), m.astype(lam.dtype))
+
+    def _low_passes(self, traces: Traces | None, window: Window) -> Traces:
+        """`m_b = kappa^K m_a + R_0 e_a + sum_j x_j (x) (R_j df_j + kappa^(K-j) df'_j)`, with
+        `R_j = kappa^(K-j-1) D'_{j+1} + R_{j+1} D_{j+1}`, where D' and df' are of the states that are read."""
         K, new = window.length, {}
-        weight = jnp.asarray(self.kappa) ** jnp.arange(K - 1, -1, -1)
-        for g in {s.group: None for s in self._slots}:
-            D, out = self.inner.transition(window, g), window.transition_out(g)
+        powers = jnp.asarray(self.kappa) ** jnp.arange(K - 1, -1, -1)
+        for group in self._groups:
+            D = self.inner.transition(window, group)
+            D_read = window.exposed_factors.transition(group)
 
-            def turn(R, z):
-                D, out, w = z
-                return w.astype(out.dtype) * out + over_states(R[:, :, None] * D, 1), R
+            def turn(R, at):
+                D, D_read, power = at
+                return power.astype(D_read.dtype) * D_read + over_states(R[:, :, None] * D, 1), R
 
-            R0, R = scan(turn, jnp.zeros_like(out[0]), (D, out, weight), K, reverse=True)
-            for s in [s for s in self._slots if s.group == g]:
-                op, f = self.inner.layout.relations[s.feeds[0].relation].op, s.feeds[0]
-                total: Any = (
-                    0
-                    if low is None or plain is None
-                    else self.kappa**K * low[s.name]
-                    + decay(op, f.at_y(R0), plain[s.name].astype(R0.dtype))
-                )
+            R_entry, R = scan(turn, jnp.zeros_like(D_read[0]), (D, D_read, powers), K, reverse=True)
+            for s in [s for s in self._slots if s.group == group]:
+                m: Any = 0
+                if traces is not None:
+                    e = traces[s.key].astype(R_entry.dtype)
+                    moved = decay(self._op(s.relation), s.feeds[0].at_y(R_entry), e)
+                    m = self.kappa**K * traces[s.key.of(KAPPA)] + moved
                 for f in s.feeds:
-                    q = over_states(f.at_y(R) * window.slope(f.relation, g, f.unit)[:, None], 2)
-                    q = q + window.slope_out(f.relation, g, f.unit) * weight.astype(
-                        q.dtype
-                    ).reshape(-1, *[1] * (q.ndim - 1))
-                    total = total + outer(
-                        self.inner.layout.relations[f.relation].op, window.operands[f.relation], q
-                    )
-                new[f'kappa:{s.name}'] = total.astype(s.dtype)
+                    df = window.factors.slope(f.relation, group, f.unit)
+                    df_read = window.exposed_factors.slope(f.relation, group, f.unit)
+                    arrived = over_states(f.at_y(R) * df[:, None], 2)
+                    power = powers.astype(arrived.dtype).reshape(-1, *[1] * (arrived.ndim - 1))
+                    arrived = arrived + df_read * power
+                    m = m + outer(self._op(f.relation), window.operands[f.relation], arrived)
+                new[s.key.of(KAPPA)] = m.astype(s.dtype)
         return new
 
-    def read(self, traces: Traces, credit: Entry) -> Contribution:
-        plain, low = self._split(traces)
-        found = self.inner.read(plain, credit)
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
+        given = self.inner.read(traces, entry)
         for s in self._slots:  # where there is a low-pass, credit meets it instead
-            r = s.feeds[0].relation
-            found.weights[r] = found.weights[r] + self._low_part(s, plain, low, credit.hidden)
-        return found
+            met = self._low_part(s, traces, entry.hidden)
+            given.weights[s.relation] = given.weights[s.relation] + met
+        return given
 
-    def _low_part(self, s: Slot, plain: Traces, low: Traces, leaves: Any) -> Any:
+    def _low_part(self, s: Slot, traces: Traces, leaves: Sequence[Any]) -> Any:
         """What credit of the state gets from the low-pass, less what it gets from the trace itself."""
-        carried = self.inner.layout.units[s.group].rows
-        lam = self._at(s.group, leaves, 0)
-        both = jnp.stack(
-            [
-                lam[self._rows(s.group).index(row)]
-                if row in self._rows(s.group)
-                else jnp.zeros_like(lam[0])
-                for row in carried
-            ]
-        )
-        return self._read(s, low[s.name], lam) - self.inner.read_slot(s, plain, both)
+        read_rows, carried = self._rows(s.group), self.layout.units[s.group].rows
+        lam = self._of_leaves(s.group, leaves, 0)
+        none = jnp.zeros_like(lam[0])
+        both = jnp.stack([lam[read_rows.index(r)] if r in read_rows else none for r in carried])
+        low = self._read(s, traces[s.key.of(KAPPA)], lam)
+        return low - self.inner.read_slot(s, traces, both)
 
-    def advance(self, traces: Traces, window) -> Traces:
-        plain, low = self._split(traces)
-        return {**self.inner.advance(plain, window), **self._filter(plain, low, window)}
+    def advance(self, traces: Traces, window: Window) -> Traces:
+        return {**self.inner.advance(traces, window), **self._low_passes(traces, window)}
+
+
+def _plus(leaves: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+    """Leaf by leaf; the credit of leaves that are not float stays as it is."""
+    pairs = zip(leaves, more, strict=True)
+    return [a + b if is_inexact(a) and is_inexact(b) else a for a, b in pairs]

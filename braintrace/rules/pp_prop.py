@@ -3,209 +3,238 @@
     ex_t = a_x ex_{t-1} + x_t                  ef_t = a_f D_t ef_{t-1} + (1 - a_f) df_t
     dw_t = ex_t (x) (s_t . ef_t) / (1 - a_f^(t+1))
 
-`s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition meets `ef_{t-1}`, the position-wise credit of y meets
-the rest. Same-step credit that reaches y in another way has no trace and enters with x_t.
+`s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition meets `ef_{t-1}`,
+the position-wise credit of y meets the rest. Same-step credit that reaches y in another way has no trace and enters
+with x_t.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..engine.loop import over_states, scan
-from ..ops.axes import gradient, spread, spread_gradient
-from ..plan.layout import Feed, Layout, Slot
-from .carrier import Contribution, Credit, Entry, Traces
+from ..engine.window import Window
+from ..ops.axes import Op, gradient, spread, spread_gradient
+from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct
+from ..plan.layout import Feed, Layout
+from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+
+
+class OutputTrace(NamedTuple):
+    """A feed and the key of the output trace that serves it."""
+
+    key: TraceKey
+    group: int
+    feed: Feed
 
 
 @dataclass(frozen=True, eq=False)
-class Factorised:
-    """Input and output traces for these relations, with their decays. With `identity` D is left out of the output trace."""
+class Factorised(BlockCarrier):
+    """Input and output traces for some relations.
+
+    Args:
+        layout: the plan.
+        chosen: the relations, by number.
+        decay_x, decay_f: of the input and of the output traces.
+        identity: leave D out of the output trace.
+    """
 
     layout: Layout
     chosen: frozenset[int]
     decay_x: float
     decay_f: float
     identity: bool = False
+    follows_relations: ClassVar[bool] = True
+
+    @property
+    def step_bytes(self) -> int:
+        return 0
 
     @cached_property
-    def _feeds(self) -> list[tuple[str, Slot, Feed]]:
-        """Name of the output trace, slot and feed; feeds whose outputs are added up before anything else share a trace."""
-        names: dict[tuple, str] = {}
-        feeds = []
-        for s in self.layout.slots:
-            for k, f in enumerate(s.feeds):
-                if f.relation in self.chosen:
-                    alike = (
-                        self.layout.sums[self.layout.relations[f.relation].y_var],
-                        s.group,
-                        f.unit.tobytes(),
-                    )
-                    feeds.append((names.setdefault(alike, f'{s.name}/{k}' if k else s.name), s, f))
-        return feeds
+    def outputs(self) -> list[OutputTrace]:
+        """Every feed with its output trace; feeds whose outputs are added up before anything else share one."""
+        feeds = [(s, f) for s in self.layout.slots for f in s.feeds if f.relation in self.chosen]
+        first: dict[tuple, TraceKey] = {}
+        asked = distinct(s.key.of(OUTPUT) for s, _ in feeds)
+        traces = []
+        for (s, f), key in zip(feeds, asked, strict=True):
+            y = self.layout.relations[f.relation].y_var
+            alike = self.layout.shared_sums[y], s.group, f.unit.tobytes()
+            traces.append(OutputTrace(first.setdefault(alike, key), s.group, f))
+        return traces
 
     @cached_property
-    def _own_feeds(self) -> list[tuple[str, Slot, Feed]]:
+    def own_outputs(self) -> list[OutputTrace]:
         """One feed for each output trace."""
-        return list({name: (name, s, f) for name, s, f in reversed(self._feeds)}.values())[::-1]
+        by_key: dict[TraceKey, OutputTrace] = {}
+        for o in self.outputs:
+            by_key.setdefault(o.key, o)
+        return list(by_key.values())
 
-    def _with_x(self) -> list[int]:
-        return [r for r in sorted(self.chosen) if self.layout.relations[r].axes.x is not None]
+    @cached_property
+    def inputs(self) -> dict[int, TraceKey]:
+        """The key of the input trace of each relation that has one."""
+        relations = self.layout.relations
+        with_x = [r for r in sorted(self.chosen) if relations[r].axes.x is not None]
+        leaves = [tuple(source.leaf for source in relations[r].sources) for r in with_x]
+        keys = distinct(TraceKey(weight, kind=INPUT) for weight in leaves)
+        return dict(zip(with_x, keys, strict=True))
 
-    def _x_name(self, r: int) -> str:
-        name = lambda i: self.layout.relations[i].name.split(':', 1)[1]
-        again = sum(name(i) == name(r) for i in self._with_x() if i < r)
-        return f'x:{name(r)}#{again}' if again else f'x:{name(r)}'
+    @property
+    def groups(self) -> list[int]:
+        return list(dict.fromkeys(o.group for o in self.outputs))
+
+    def _op(self, relation: int) -> Op:
+        return self.layout.relations[relation].op
 
     def init(self) -> Traces:
         traces: Traces = {}
-        for r in self._with_x():
+        for r, key in self.inputs.items():
             relation = self.layout.relations[r]
-            avals = [
-                jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in relation.use.eqn.invars
-            ]
+            invars = relation.use.eqn.invars
+            avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in invars]
             x = jax.eval_shape(lambda *v, r=relation: spread(r.op, r.operand(v)), *avals)
-            traces[self._x_name(r)] = jnp.zeros(x.shape, x.dtype)
-        for name, s, f in self._own_feeds:
-            y = self.layout.relations[f.relation].y_var.aval
-            traces[name] = jnp.zeros((len(self.layout.units[s.group].rows), *y.shape), y.dtype)
+            traces[key] = jnp.zeros(x.shape, x.dtype)
+        for key, group, feed in self.own_outputs:
+            y = self.layout.relations[feed.relation].y_var.aval
+            traces[key] = jnp.zeros((self.layout.units[group].states, *y.shape), y.dtype)
         return traces
 
     def block(
-        self, traces: Traces | None, window, credit: Credit, steps, keep: bool
+        self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
         old = self.init() if traces is None else traces
         impure = self.chosen - self.layout.pure
-        direct = dict(enumerate(credit.y)) | (
-            {r: d for r, d in enumerate(credit.direct()) if r in impure} if impure else {}
-        )
-        before, new = self._outputs(old, window)
+        direct = dict(enumerate(credit.y))
+        if impure:
+            along = credit.along_units()
+            direct |= {r: along[r] for r in impure}
+        before, new = self._output_traces(old, window)
         signals, late = self._signals(window.length, credit, direct, before, steps)
-        ex = self._inputs(old, window) if keep or window.length == 1 else {}
+        ex = self._input_traces(old, window) if keep or window.length == 1 else {}
         weights = self._weights(signals, old, ex, window)
         for r, signal in late.items():
-            weights[r] = weights[r] + spread_gradient(
-                self.layout.relations[r].op,
-                old[self._x_name(r)][None] if r in self._with_x() else None,
-                signal[:1],
-            )
+            x = old[self.inputs[r]][None] if r in self.inputs else None
+            weights[r] = weights[r] + spread_gradient(self._op(r), x, signal[:1])
         for r in impure:
-            weights[r] = weights[r] + gradient(
-                self.layout.relations[r].op, window.operands[r], credit.y[r] - direct[r]
-            )
+            rest = credit.y[r] - direct[r]
+            weights[r] = weights[r] + gradient(self._op(r), window.operands[r], rest)
         return Contribution(weights), {**ex, **new} if keep else None
 
     def _signals(
         self, length: int, credit: Credit, direct: dict[int, Any], before: Traces, steps: Any
     ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a step, which belongs to the step before."""
-        late = {}
-        c = {
-            g: self.layout.at_rows(g, credit.signals() if self.identity else credit.hidden, 1)
-            for g in {s.group: None for _, s, _ in self._feeds}
-        }
+        """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a step, which
+        belongs to the step before."""
+        leaves = credit.signals(False) if self.identity else credit.hidden
+        c = {g: self.layout.units[g].of_leaves(leaves, 1) for g in self.groups}
+        now = steps + jnp.arange(length)
         signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
-        for name, s, f in self._feeds:
-            signals[f.relation] += self.decay_f * over_states(f.at_y(c[s.group]) * before[name], 1)
+        for key, group, feed in self.outputs:
+            met = over_states(feed.at_y(c[group]) * before[key], 1)
+            signals[feed.relation] += self.decay_f * met
+        late = {}
         for r, signal in signals.items():
-            signals[r] = signal / _correction(self.decay_f, steps + jnp.arange(length)).astype(
-                signal.dtype
-            ).reshape(-1, *[1] * (signal.ndim - 1))
+            signals[r] = _corrected(signal, self.decay_f, now)
             if credit.past is not None:
-                late[r] = self._of_past(
-                    r, credit.past, before, steps + jnp.arange(length) - 1, jnp.zeros_like(signal)
-                )
+                met = self._met_before(r, credit.past, before, jnp.zeros_like(signal))
+                late[r] = _corrected(met, self.decay_f, now - 1)
                 signals[r] = signals[r].at[:-1].add(late[r][1:])
         return signals, late
 
-    def _weights(self, signals: dict[int, Any], old: Traces, ex: Traces, window) -> dict[int, Any]:
-        """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with `G_j = g_j + a_x G_{j+1}`; in one step, ex_b is at hand."""
-        op = lambda r: self.layout.relations[r].op
-        g = {r: signals[r] for r in self._with_x()}
+    def _met_before(self, relation: int, past: list[Any], before: Traces, total: Any) -> Any:
+        """What credit of the state before each step meets in the output traces there."""
+        for key, group, feed in self.outputs:
+            if feed.relation == relation:
+                c = self.layout.units[group].of_leaves(past, 1)
+                total = total + over_states(feed.at_y(c) * before[key], 1)
+        return total
+
+    def _weights(
+        self, signals: dict[int, Any], old: Traces, ex: Traces, window: Window
+    ) -> dict[int, Any]:
+        """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with `G_j = g_j + a_x G_{j+1}`; in one
+        step, ex_b is at hand."""
+        g = {r: signals[r] for r in self.inputs}
         weights = {r: signal.sum(0) for r, signal in signals.items() if r not in g}
         if window.length == 1:
-            return weights | {
-                r: spread_gradient(op(r), ex[self._x_name(r)][None], signal)
-                for r, signal in g.items()
-            }
-        first, G = scan(
-            lambda late, g: 2 * ({r: g[r] + self.decay_x * late[r] for r in g},),
-            {r: jnp.zeros_like(v[0]) for r, v in g.items()},
-            g,
-            window.length,
-            reverse=True,
-        )
-        return weights | {
-            r: gradient(op(r), window.operands[r], G[r])
-            + spread_gradient(op(r), old[self._x_name(r)][None], self.decay_x * first[r][None])
-            for r in g
-        }
+            for r, signal in g.items():
+                weights[r] = spread_gradient(self._op(r), ex[self.inputs[r]][None], signal)
+            return weights
 
-    def _of_past(self, r: int, past: list, before: Traces, steps: Any, found: Any) -> Any:
-        """The signal of output traces before each step, by credit of the state before it."""
-        for name, s, f in self._feeds:
-            if f.relation == r:
-                found = found + over_states(
-                    f.at_y(self.layout.at_rows(s.group, past, 1)) * before[name], 1
-                )
-        return found / _correction(self.decay_f, steps).astype(found.dtype).reshape(
-            -1, *[1] * (found.ndim - 1)
-        )
+        def turn(later, now):
+            G = {r: now[r] + self.decay_x * later[r] for r in now}
+            return G, G
 
-    def _inputs(self, traces: Traces, window) -> Traces:
+        none = {r: jnp.zeros_like(signal[0]) for r, signal in g.items()}
+        first, G = scan(turn, none, g, window.length, reverse=True)
+        for r, key in self.inputs.items():
+            inside = gradient(self._op(r), window.operands[r], G[r])
+            from_before = self.decay_x * first[r][None]
+            weights[r] = inside + spread_gradient(self._op(r), old[key][None], from_before)
+        return weights
+
+    def _input_traces(self, traces: Traces, window: Window) -> Traces:
         """The input traces at the end of a window."""
         K, new = window.length, {}
-        for r in self._with_x():
-            x = jax.vmap(partial(spread, self.layout.relations[r].op))(window.operands[r])
+        for r, key in self.inputs.items():
+            x = jax.vmap(partial(spread, self._op(r)))(window.operands[r])
             late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=x.dtype)
-            new[self._x_name(r)] = self.decay_x**K * traces[self._x_name(r)] + jnp.tensordot(
-                late, x, 1
-            )
+            new[key] = self.decay_x**K * traces[key] + jnp.tensordot(late, x, 1)
         return new
 
-    def _transition(self, window, g: int) -> Any:
-        return self.layout.identity(g, window.length) if self.identity else window.transition(g)
+    def _transition(self, window: Window, group: int) -> jax.Array:
+        if self.identity:
+            return self.layout.units[group].identity(window.length)
+        return window.factors.transition(group)
 
-    def _outputs(self, traces: Traces, window) -> tuple[Traces, Traces]:
+    def _output_traces(self, traces: Traces, window: Window) -> tuple[Traces, Traces]:
         """The output traces before each step of a window, and at its end."""
-        feeds = self._own_feeds
-        D = {g: self._transition(window, g) for g in {s.group: None for _, s, _ in feeds}}
-        df = {name: window.slope(f.relation, s.group, f.unit) for name, s, f in feeds}
+        D = {group: self._transition(window, group) for group in self.groups}
+        df = {
+            key: window.factors.slope(feed.relation, group, feed.unit)
+            for key, group, feed in self.own_outputs
+        }
 
-        def turn(old, z):
-            D, df = z
-            new = {
-                name: self.decay_f * over_states(f.at_y(D[s.group]) * old[name][None], 1)
-                + (1 - self.decay_f) * df[name]
-                for name, s, f in feeds
-            }
-            return {name: v.astype(old[name].dtype) for name, v in new.items()}, old
+        def turn(old, at):
+            D, df = at
+            new = {}
+            for key, group, feed in self.own_outputs:
+                moved = over_states(feed.at_y(D[group]) * old[key][None], 1)
+                grown = self.decay_f * moved + (1 - self.decay_f) * df[key]
+                new[key] = grown.astype(old[key].dtype)
+            return new, old
 
-        new, before = scan(
-            turn, {name: traces[name] for name, _, _ in feeds}, (D, df), window.length
-        )
+        start = {o.key: traces[o.key] for o in self.own_outputs}
+        new, before = scan(turn, start, (D, df), window.length)
         return before, new
 
-    def read(self, traces: Traces, credit: Entry) -> Contribution:
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
-        for name, s, f in self._feeds:
-            r, lam = f.relation, self.layout.at_rows(s.group, credit.hidden, 0)
-            signal = over_states(f.at_y(lam) * traces[name], 0)
-            signal = (signal / _correction(self.decay_f, credit.steps - 1)).astype(signal.dtype)
-            x = None if r not in self._with_x() else traces[self._x_name(r)][None]
-            weights[r] = weights.get(r, 0) + spread_gradient(
-                self.layout.relations[r].op, x, signal[None]
-            )
+        for key, group, feed in self.outputs:
+            r, lam = feed.relation, self.layout.units[group].of_leaves(entry.hidden, 0)
+            signal = over_states(feed.at_y(lam) * traces[key], 0)
+            signal = (signal / _correction(self.decay_f, entry.steps - 1)).astype(signal.dtype)
+            x = traces[self.inputs[r]][None] if r in self.inputs else None
+            met = spread_gradient(self._op(r), x, signal[None])
+            weights[r] = weights.get(r, 0) + met
         return Contribution(weights)
 
-    def advance(self, traces: Traces, window) -> Traces:
-        return {**self._inputs(traces, window), **self._outputs(traces, window)[1]}
+    def advance(self, traces: Traces, window: Window) -> Traces:
+        return {**self._input_traces(traces, window), **self._output_traces(traces, window)[1]}
 
 
 def _correction(decay: float, step: Any) -> Any:
     """The bias of an average over `step + 1` terms that started from zero."""
     return jnp.maximum(1 - jnp.asarray(decay, jnp.result_type(float)) ** (step + 1), 1e-8)
+
+
+def _corrected(signal: jax.Array, decay: float, steps: jax.Array) -> jax.Array:
+    """A signal of several steps without that bias."""
+    correction = _correction(decay, steps).astype(signal.dtype)
+    return signal / correction.reshape(-1, *[1] * (signal.ndim - 1))

@@ -1,26 +1,43 @@
 """Learning signals: where the credit of a step comes from.
 
-The true gradient, the same through fixed random weights, an outside modulator, or a learned guess of what the future will say. A signal has
+The true gradient, the same through fixed random weights, an outside modulator, or a learned guess of what the
+future will say. A signal is four functions, each with the plain gradient as its default:
 
-    init(params)                                    -> what it keeps beside the traces
-    same_step(window, cotangents, kept, extra)      -> gradients of the parameters, Credit, credit of the inputs     (single-step)
-    entry(window, cotangents, hidden, kept)         -> the credit of the window's entry, which meets the traces       (multi-step)
-    beyond(window, extra)                           -> gradients of the parameters by credit from beyond the window   (multi-step)
+    init(params)                                 -> what it keeps beside the traces
+    same_step(window, cotangents, kept, extra)   -> StepCredit                                      (single-step)
+    entry(window, cotangents, hidden, kept)      -> the credit of the entry, which meets the traces   (multi-step)
+    beyond(window, extra)                        -> gradients by credit from beyond the window        (multi-step)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from .._jax import eval_jaxpr
+from .._jax import Var
+from ..engine.credit import (
+    NO_FEEDBACK,
+    Feedback,
+    along_units,
+    from_signals,
+    of_new_state,
+    of_state_before,
+    same_step,
+)
+from ..engine.evaluate import Overrides, is_inexact
+from ..engine.window import Cotangents, Window
+from ..graph.groups import Group
 from ..graph.relations import Origin, weight_program
+from ..plan.keys import TraceKey, distinct
 from ..plan.layout import Layout
-from .carrier import Credit
+from .carrier import Credit, Traces
+
+FEEDBACK = 'feedback'  # the kind of the weights that a signal keeps
 
 
 class Extra(NamedTuple):
@@ -33,244 +50,271 @@ class Extra(NamedTuple):
 NO_EXTRA = Extra()
 
 
-class Signal:
-    """The gradient of the loss, unless a part of it is replaced."""
+class StepCredit(NamedTuple):
+    """Gradients of the parameters, the credit that a carrier's `block` takes, and that of the inputs by number."""
 
-    @property
-    def linear(self) -> bool:
-        """Whether what it gives is linear in the cotangents. A signal of another kind has to say so for itself."""
-        return type(self) is Signal
-
-    def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
-        return {}
-
-    def same_step(
-        self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra
-    ) -> tuple[list, Credit, dict[int, Any]]:
-        return _credit(window, cotangents, None)
-
-    def entry(
-        self, window: Any, cotangents: Sequence[Any], hidden: list, kept: dict[str, Any]
-    ) -> list:
-        return hidden
-
-    def beyond(self, window: Any, extra: Extra) -> list | None:
-        return None
+    params: list[Any]
+    credit: Credit
+    inputs: dict[int, Any]
 
 
-def _credit(
-    window: Any, cotangents: Sequence[Any], feedback: Any
-) -> tuple[list, Credit, dict[int, Any]]:
-    gp, y, hidden, inputs = window.same_step(cotangents, feedback)
-    signals = lambda **how: window.signals(cotangents, feedback, **how)
-    return (
-        gp,
-        Credit(
-            y,
-            lambda: window.direct(cotangents, feedback),
-            hidden,
-            signals,
-            window.past(cotangents, feedback),
-        ),
-        inputs,
-    )
+def _keeps_nothing(params: Sequence[Any] | None) -> Traces:
+    return {}
+
+
+def _gradient_in_step(
+    window: Window, cotangents: Sequence[Any], kept: Traces, extra: Extra
+) -> StepCredit:
+    return _credit(window, cotangents, NO_FEEDBACK)
+
+
+def _as_it_arrives(
+    window: Window, cotangents: Sequence[Any], hidden: list[Any], kept: Traces
+) -> list[Any]:
+    return hidden
+
+
+def _nothing_beyond(window: Window, extra: Extra) -> list[Any] | None:
+    return None
 
 
 @dataclass(frozen=True, eq=False)
-class RandomFeedback(Signal):
-    """Credit goes back through fixed random weights instead of those of the read-out (and of every product above a hidden state).
+class Signal:
+    """Where credit comes from: the gradient of the loss, unless a part of it is replaced.
 
-    They are kept as `feedback:<weight>`, and may be set. With `adaptive` what is kept is their difference to the weights, so that they change as those do.
+    Args:
+        init, same_step, entry, beyond: see the head of this file.
+        linear: whether what it gives is linear in the cotangents.
     """
 
+    init: Callable[[Sequence[Any] | None], Traces] = _keeps_nothing
+    same_step: Callable[[Window, Sequence[Any], Traces, Extra], StepCredit] = _gradient_in_step
+    entry: Callable[[Window, Sequence[Any], list[Any], Traces], list[Any]] = _as_it_arrives
+    beyond: Callable[[Window, Extra], list[Any] | None] = _nothing_beyond
+    linear: bool = False
+
+
+GRADIENT = Signal(linear=True)
+
+
+def _credit(window: Window, cotangents: Sequence[Any], feedback: Feedback) -> StepCredit:
+    inside = same_step(window, cotangents, feedback)
+    credit = Credit(
+        inside.y,
+        inside.hidden,
+        lambda: along_units(window, cotangents, feedback),
+        lambda together: of_new_state(window, cotangents, feedback, together),
+        of_state_before(window, cotangents, feedback),
+    )
+    return StepCredit(inside.params, credit, inside.inputs)
+
+
+def _credit_of_signals(window: Window, signals: list[Any]) -> Credit:
+    """The credit that these signals at the new hidden leaves give."""
+    y, hidden = from_signals(window, signals)
+    return Credit(y, hidden, lambda: y, lambda together: signals)
+
+
+# ---- random feedback ----
+
+
+def random_feedback(layout: Layout, key: Any, scale: float = 0.1, adaptive: bool = False) -> Signal:
+    """Credit goes back through fixed random weights instead of those of the read-out (and of every product above a
+    hidden state). They are kept as `feedback:<weight>`, and may be set. With `adaptive` what is kept is their
+    difference to the weights, so that they change as those do."""
+    weights = RandomWeights(layout, key, scale, adaptive)
+    return Signal(weights.init, weights.same_step, weights.entry, linear=True)
+
+
+@dataclass(frozen=True, eq=False)
+class RandomWeights:
+    """The feedback weights of a model."""
+
     layout: Layout
     key: Any
-    scale: float = 0.1
-    adaptive: bool = False
+    scale: float
+    adaptive: bool
 
-    @property
-    def linear(self) -> bool:
-        return True
-
-    def _names(self) -> dict[Any, str]:
+    @cached_property
+    def keys(self) -> dict[Var, TraceKey]:
+        """Where the feedback weight of each product is kept, by the product's output."""
         origin = Origin(self.layout.graph.step)
-        names: dict[Any, str] = {}
-        for y, w in self.layout.feedback_uses.items():
-            name = 'feedback:' + '+'.join(leaf.name for _, leaf, _, _ in origin.of(w))
-            names[y] = f'{name}#{len(names)}' if name in names.values() else name
-        return names
+        uses = self.layout.feedback_uses
+        leaves = [tuple(source.leaf for source in origin.of(use.w)) for use in uses.values()]
+        keys = distinct(TraceKey(weight, kind=FEEDBACK) for weight in leaves)
+        return dict(zip(uses, keys, strict=True))
 
-    def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
-        names = self._names()
-        keys = jax.random.split(self.key, max(len(names), 1))
-        drawn = {
-            name: self.scale
-            * jax.random.normal(
-                k, self.layout.feedback_uses[y].aval.shape, self.layout.feedback_uses[y].aval.dtype
-            )
-            for (y, name), k in zip(names.items(), keys, strict=False)
-        }
-        now = self._weights(params) if self.adaptive and params is not None else [0] * len(drawn)
-        return {name: b - w for (name, b), w in zip(drawn.items(), now, strict=True)}
+    def init(self, params: Sequence[Any] | None) -> Traces:
+        draws = jax.random.split(self.key, max(len(self.keys), 1))
+        kept: Traces = {}
+        for (y, key), draw in zip(self.keys.items(), draws, strict=False):
+            w = self.layout.feedback_uses[y].w.aval
+            kept[key] = self.scale * jax.random.normal(draw, w.shape, w.dtype)
+        if self.adaptive and params is not None:
+            now = self._weights(self.layout.graph.step.captured, params)
+            kept = {key: kept[key] - now[y] for y, key in self.keys.items()}
+        return kept
 
-    def _weights(self, params: Sequence[Any]) -> list[Any]:
-        program = weight_program(self.layout.graph.step, list(self.layout.feedback_uses.values()))
-        return eval_jaxpr(program.jaxpr, program.consts, *params)
+    def _weights(self, captured: Sequence[Any], params: Sequence[Any]) -> dict[Var, Any]:
+        uses = self.layout.feedback_uses
+        program = weight_program(self.layout.graph.step, [use.w for use in uses.values()])
+        return dict(zip(uses, program(captured, *params), strict=True))
 
-    def _feedback(self, window: Any, kept: dict[str, Any]) -> dict[Any, Any]:
-        feedback = {y: kept[name] for y, name in self._names().items()}
-        if self.adaptive:
-            feedback = {
-                y: b + jax.lax.stop_gradient(w)
-                for (y, b), w in zip(feedback.items(), self._weights(window.params), strict=True)
-            }
-        return feedback
+    def feedback(self, window: Window, kept: Traces) -> Feedback:
+        """The weights that credit goes back through."""
+        feedback = {y: kept[key] for y, key in self.keys.items()}
+        if not self.adaptive:
+            return feedback
+        now = self._weights(window.given.captured, window.params)
+        return {y: b + jax.lax.stop_gradient(now[y]) for y, b in feedback.items()}
 
     def same_step(
-        self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra
-    ) -> tuple[list, Credit, dict[int, Any]]:
-        return _credit(window, cotangents, self._feedback(window, kept))
+        self, window: Window, cotangents: Sequence[Any], kept: Traces, extra: Extra
+    ) -> StepCredit:
+        return _credit(window, cotangents, self.feedback(window, kept))
 
     def entry(
-        self, window: Any, cotangents: Sequence[Any], hidden: list, kept: dict[str, Any]
-    ) -> list:
-        return window.pull_through(cotangents, self._feedback(window, kept))
+        self, window: Window, cotangents: Sequence[Any], hidden: list[Any], kept: Traces
+    ) -> list[Any]:
+        overrides = Overrides(feedback=self.feedback(window, kept))
+        pull = window.vjp('hidden', overrides=overrides)
+        return pull(Cotangents(outs=list(cotangents))).hidden
 
 
-@dataclass(frozen=True, eq=False)
-class SquareFeedback(Signal):
-    """The square form: each group's signal, normalised over its units, through a fixed random matrix from units to units."""
+def square_feedback(layout: Layout, key: Any, scale: float = 0.1) -> Signal:
+    """Each group's own signal, normalised over its units, through a fixed random matrix from units to units."""
+    groups = [g for g in layout.graph.groups if g.varshape]
+    keys = {g.index: TraceKey(group=g.paths[0], kind=FEEDBACK) for g in groups}
 
-    layout: Layout
-    key: Any
-    scale: float = 0.1
-
-    def init(self, params: Sequence[Any] | None) -> dict[str, Any]:
-        groups = self.layout.graph.hidden_groups
-        keys = jax.random.split(self.key, max(len(groups), 1))
+    def init(params: Sequence[Any] | None) -> Traces:
+        draws = jax.random.split(key, max(len(layout.graph.groups), 1))
         return {
-            f'feedback:group {g.index}': self.scale * jax.random.normal(k, (g.varshape[-1],) * 2)
-            for g, k in zip(groups, keys, strict=False)
-            if g.varshape
+            keys[g.index]: scale * jax.random.normal(draws[g.index], (g.varshape[-1],) * 2)
+            for g in groups
         }
 
-    def same_step(
-        self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra
-    ) -> tuple[list, Credit, dict[int, Any]]:
-        gp, _, _, inputs = window.same_step(cotangents)
-        return (
-            gp,
-            _from_signals(window, self.entry(window, cotangents, window.signals(cotangents), kept)),
-            inputs,
-        )
-
-    def entry(
-        self, window: Any, cotangents: Sequence[Any], hidden: list, kept: dict[str, Any]
-    ) -> list:
-        def through(g: Any, s: Any, columns: bool) -> Any:
-            if not g.varshape or not jnp.issubdtype(s.dtype, jnp.inexact):
+    def through(signals: Sequence[Any], kept: Traces) -> list[Any]:
+        def one(g: Group, s: Any, columns: bool) -> Any:
+            if s is None or not g.varshape or not is_inexact(s):
                 return s
-            s = s / (jnp.linalg.norm(s, axis=-2 if columns else -1, keepdims=True) + 1e-8)
-            return jnp.einsum(
-                '...lj,lk->...kj' if columns else '...l,lk->...k',
-                s,
-                kept[f'feedback:group {g.index}'],
-            ).astype(s.dtype)
+            axis = -2 if columns else -1
+            s = s / (jnp.linalg.norm(s, axis=axis, keepdims=True) + 1e-8)
+            labels = '...lj,lk->...kj' if columns else '...l,lk->...k'
+            return jnp.einsum(labels, s, kept[keys[g.index]]).astype(s.dtype)
 
-        return _by_group(self.layout, hidden, through)
+        return _by_group(layout, signals, one)
+
+    def in_step(window, cotangents, kept, extra) -> StepCredit:
+        inside = same_step(window, cotangents)
+        signals = through(of_new_state(window, cotangents), kept)
+        return StepCredit(inside.params, _credit_of_signals(window, signals), inside.inputs)
+
+    def entry(window, cotangents, hidden, kept) -> list[Any]:
+        return through(hidden, kept)
+
+    return Signal(init, in_step, entry)
 
 
-@dataclass(frozen=True, eq=False)
-class Modulator(Signal):
-    """An outside signal `m` instead of the gradient: one number, or one for each unit (and sample) of a group, in each step."""
+# ---- other signals ----
 
-    layout: Layout
 
-    def same_step(
-        self, window: Any, cotangents: Sequence[Any], kept: dict[str, Any], extra: Extra
-    ) -> tuple[list, Credit, dict[int, Any]]:
+def modulator(layout: Layout) -> Signal:
+    """An outside signal `m` instead of the gradient: one number, or one for each unit (and sample) of a group, in
+    each step."""
+
+    def in_step(window, cotangents, kept, extra: Extra) -> StepCredit:
         if extra.steps is None:
             raise RuntimeError(
-                "The rule 'three_factor' needs a modulator: pass `modulator=` with the call, or set `learner.modulator`."
+                "The rule 'three_factor' needs a modulator: pass `modulator=` with the call, or set "
+                '`learner.modulator`.'
             )
-        gp, _, _, inputs = window.same_step(cotangents)
-        zeros = [
-            jnp.zeros((window.length, *v.aval.shape), v.aval.dtype)
-            for v in self.layout.graph.step.hidden_vars
-        ]
-        return (
-            gp,
-            _from_signals(
-                window,
-                _by_group(
-                    self.layout,
-                    zeros,
-                    lambda g, s, columns: spread_modulator(extra.steps, g, s, columns),
-                ),
-            ),
-            inputs,
-        )
+        inside = same_step(window, cotangents)
+        zeros = window.zeros_at(layout.graph.step.hidden_vars)
+
+        def one(g: Group, s: Any, columns: bool) -> Any:
+            return spread_modulator(extra.steps, g, s, columns)
+
+        signals = _by_group(layout, zeros, one)
+        return StepCredit(inside.params, _credit_of_signals(window, signals), inside.inputs)
+
+    return Signal(same_step=in_step)
 
 
-def spread_modulator(m: Any, group: Any, s: Any, columns: bool) -> Any:
-    """The modulator at each unit: `m` is an array, or has one for each group by number; each with the steps first."""
+def spread_modulator(m: Any, group: Group, s: jax.Array, columns: bool) -> jax.Array:
+    """The modulator at each unit: `m` is an array, or has one for each group by number; each with the steps
+    first. `s` has the shape wanted, `columns` says whether its last axis counts the states of a unit."""
     m = jnp.asarray(m[group.index] if isinstance(m, dict) else m)
     if columns and m.ndim == s.ndim - 1 and m.shape[1:] == group.varshape:
         m = m[..., None]
-    lead, rest = m.shape[:1], m.shape[1:]
-    m = m.reshape(lead + (1,) * (s.ndim - m.ndim) + rest) if m.ndim < s.ndim else m
-    if m.ndim > s.ndim or any(
-        a not in (1, b) for a, b in zip(m.shape[1:], s.shape[1:], strict=True)
-    ):
+    steps, rest = m.shape[:1], m.shape[1:]
+    if m.ndim < s.ndim:
+        m = m.reshape(steps + (1,) * (s.ndim - m.ndim) + rest)
+    fits = m.ndim == s.ndim and all(
+        a in (1, b) for a, b in zip(m.shape[1:], s.shape[1:], strict=True)
+    )
+    if not fits:
         raise ValueError(
-            f'`modulator` has shape {rest} in a step, which does not broadcast to the units {group.varshape} of group {group.index}.'
+            f'`modulator` has shape {rest} in a step, which does not broadcast to the units '
+            f'{group.varshape} of group {group.index}.'
         )
     return jnp.broadcast_to(m, s.shape).astype(s.dtype)
 
 
-@dataclass(frozen=True, eq=False)
-class Guess(Signal):
-    """The gradient of the loss, and at the end of a window a guess `synthesizer(h_b)` of the credit that later windows will send.
+Guess = Callable[
+    [Any, dict[int, Any]], dict[int, Any]
+]  # (parameters, hidden by group) -> credit by group
+
+
+def guessed_future(layout: Layout, guess: Guess | None) -> Signal:
+    """The gradient of the loss, and at the end of a window a guess of the credit that later windows will send.
 
     Weights with a trace wait for that credit themselves; the guess serves all others.
     """
 
-    layout: Layout
-    guess: Callable[[Any, dict[int, Any]], dict[int, Any]]
-
-    def beyond(self, window: Any, extra: Extra) -> list | None:
-        if self.guess is None:
+    def beyond(window: Window, extra: Extra) -> list[Any] | None:
+        if guess is None:
             raise RuntimeError(
-                "The rule 'dni' needs the option `guess`, a function (parameters, {group: hidden values}) -> {group: credit}."
+                "The rule 'dni' needs the option `guess`, a function "
+                '(parameters, {group: hidden values}) -> {group: credit}.'
             )
-        groups, step = self.layout.graph.hidden_groups, self.layout.graph.step
-        where = {v: i for i, v in enumerate(step.hidden_outs)}
-        leaves = {g.index: [where[v] for v in g.hidden_outvars] for g in groups}
-        hidden = {
-            g.index: g.concat_hidden([window.hidden[i] for i in leaves[g.index]]) for g in groups
-        }
-        found = self.guess(extra.fixed, hidden)
-        credit = [jnp.zeros(h.shape, h.dtype) for h in window.hidden]
-        for g in groups:
-            if found[g.index].shape != hidden[g.index].shape:
-                raise ValueError(
-                    f'The synthesizer gives shape {found[g.index].shape} for group {g.index}, which has {hidden[g.index].shape}.'
-                )
-            for i, part in zip(leaves[g.index], g.split_hidden(found[g.index]), strict=True):
-                credit[i] = part.reshape(credit[i].shape).astype(credit[i].dtype)
-        return window.pull_untraced([jax.lax.stop_gradient(c) for c in credit])
+        hidden = by_group(layout, window.hidden)
+        credit = to_leaves(layout, guess(extra.fixed, hidden), window.hidden)
+        overrides = Overrides(fixed=frozenset(r.w_var for r in layout.relations))
+        pull = window.vjp('params', overrides=overrides)
+        return pull(Cotangents(hidden=[jax.lax.stop_gradient(c) for c in credit])).params
+
+    return Signal(beyond=beyond)
 
 
-def _by_group(layout: Layout, signals: Sequence[Any], f: Callable[[Any, Any, bool], Any]) -> list:
+def by_group(layout: Layout, leaves: Sequence[Any]) -> dict[int, Any]:
+    """Values of the hidden leaves as `(*units, states)` of each group."""
+    place = {v: i for i, v in enumerate(layout.graph.step.hidden_outs)}
+    return {
+        g.index: g.concat_hidden([leaves[place[v]] for v in g.outvars]) for g in layout.graph.groups
+    }
+
+
+def to_leaves(layout: Layout, values: dict[int, Any], like: Sequence[Any]) -> list[Any]:
+    """Values `(*units, states)` of each group as hidden leaves."""
+    place = {v: i for i, v in enumerate(layout.graph.step.hidden_outs)}
+    leaves = [jnp.zeros(h.shape, h.dtype) for h in like]
+    for g in layout.graph.groups:
+        wanted = *g.varshape, g.num_state
+        if values[g.index].shape != wanted:
+            raise ValueError(
+                f'The synthesizer gives shape {values[g.index].shape} for group {g.index}, which has {wanted}.'
+            )
+        for v, part in zip(g.outvars, g.split_hidden(values[g.index]), strict=True):
+            i = place[v]
+            leaves[i] = part.reshape(leaves[i].shape).astype(leaves[i].dtype)
+    return leaves
+
+
+def _by_group(
+    layout: Layout, signals: Sequence[Any], f: Callable[[Group, Any, bool], Any]
+) -> list[Any]:
     """Each hidden leaf's signal through `f(group, signal, whether the leaf has columns of states)`."""
     step = layout.graph.step
-    of = {v: g for g in layout.graph.hidden_groups for v in g.hidden_invars}
-    return [
-        f(of[v], s, bool(leaf.columns))
-        for v, leaf, s in zip(step.hidden_vars, step.hidden, signals, strict=True)
-    ]
-
-
-def _from_signals(window: Any, signals: list) -> Credit:
-    y, hidden = window.from_signals(signals)
-    return Credit(y, lambda: y, hidden, lambda **how: signals)
+    group_of = {v: g for g in layout.graph.groups for v in g.invars}
+    triples = zip(step.hidden_vars, step.hidden, signals, strict=True)
+    return [f(group_of[v], s, bool(leaf.columns)) for v, leaf, s in triples]

@@ -1,14 +1,16 @@
 """SnAp-n: each weight remembers the units it can reach within n steps (Menick et al. 2021).
 
-    e <- Phi e + x (x) dh/dy, on the neighbourhood of the unit that the weight feeds; everything outside of it is dropped
+    e <- Phi e + x (x) dh/dy, on the neighbourhood of the unit that the weight feeds; what is outside is dropped
 
-n = 1 keeps what a weight reaches in its own step; an n that reaches everything gives RTRL. The neighbourhoods come from the true structure of the step, across
-layers: the whole of a dense weight, the pattern of a sparse or masked one, the receptive field of a convolution. As index lists they give a trace as
-many rows as the largest neighbourhood has units.
+n = 1 keeps what a weight reaches in its own step; an n that reaches everything gives RTRL. The neighbourhoods come
+from the true structure of the step, across layers: the whole of a dense weight, the pattern of a sparse or masked
+one, the receptive field of a convolution. As index lists they give a trace as many rows as the largest
+neighbourhood has units.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,275 +20,186 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engine.loop import scan
+from ..engine.window import Window
 from ..ops.axes import decay, gradient, kept_at, outer, read
 from ..plan.layout import Layout
-from .carrier import Contribution, Credit, Entry, Traces
-from .rtrl import Pulls, sample_label
-
-DENSE = 0.4  # a neighbourhood of more than this part of all is kept as all of them
-
-
-class Neighbours(NamedTuple):
-    """For each element of y (of one sample) the elements of the state it may influence, in a list of equal length; `there` says which entries count."""
-
-    units: np.ndarray
-    there: np.ndarray
-
-    @property
-    def alike(self) -> bool:
-        """Whether all elements have the same list."""
-        flat = self.units.reshape(len(self.units), -1)
-        return bool((flat == flat[:, :1]).all())
+from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+from .neighbourhoods import Neighbourhoods, Neighbours
+from .whole_state import SampleState, TracedUse
 
 
 class Pulled(NamedTuple):
-    """Rows of `Phi` and of `dh/dy`, each the sum over the elements of the state of one colour, and which colour each element has; None: one row for each."""
+    """Rows of `Phi` and of `dh/dy`, each the sum over the elements of the state of one colour, what multiplies the
+    weights, and which colour each element has; None: one row for each element."""
 
     Phi: Any
-    dys: list
-    xs: list
+    dys: list[Any]
+    xs: list[Any]
     colour: np.ndarray | None
+
+    def row_of(self, elements: np.ndarray) -> np.ndarray:
+        """The rows that hold these elements."""
+        return elements if self.colour is None else self.colour[elements]
 
 
 @dataclass(frozen=True, eq=False)
-class SparseInfluence(Pulls):
+class SparseInfluence(BlockCarrier):
     """The n-step neighbourhood of J, sample by sample where samples are independent."""
 
     layout: Layout
     n: int
 
     @cached_property
-    def reach(self) -> tuple[np.ndarray, list[np.ndarray]]:
-        """Which elements of the new state depend on which of the old state, and on which elements of each use's output, in one step of one sample."""
-        step = self.layout.graph.step
-        news = [
-            new
-            for old, new in zip(
-                [*step.hidden_vars, *step.other_vars],
-                [*step.hidden_outs, *step.other_outs],
-                strict=True,
-            )
-            if old in self.state
-        ]
-
-        def one_sample(sets):  # (element of the state, source)
-            parts = [s if self.axes is None else s[:, 0] for s in sets]
-            return np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
-
-        cuts = np.cumsum(
-            [v.aval.size // (1 if self.axes is None else v.aval.shape[0]) for v in self.state]
-        )[:-1]
-        start = {
-            v: _in_first_sample(part, v.aval.shape, -1 if self.axes is None else 0)
-            for v, part in zip(
-                self.state, np.split(np.eye(self.size, dtype=np.float32), cuts, 1), strict=True
-            )
-        }
-        of_uses = []
-        for _, use, _, k in self.uses:
-            size = use.y[0].aval.size // (1 if k < 0 else use.y[0].aval.shape[k])
-            of_uses.append(
-                one_sample(
-                    self.structure.reach(
-                        {
-                            use.y[0]: _in_first_sample(
-                                np.eye(size, dtype=np.float32), use.y[0].aval.shape, k
-                            )
-                        },
-                        news,
-                    )
-                )
-            )
-        return one_sample(self.structure.reach(start, news)), of_uses
+    def state(self) -> SampleState:
+        return SampleState(self.layout.graph)
 
     @cached_property
-    def neighbours(self) -> list[Neighbours]:
-        """The neighbourhoods of each use."""
-        found = []
-        A, of_uses = self.reach
-        for (_, use, _, k), reached in zip(self.uses, of_uses, strict=True):
-            for _ in range(self.n - 1):
-                reached = reached | (A.astype(np.float32) @ reached.astype(np.float32) > 0)
-            most, anywhere = (
-                max(1, int(reached.sum(0).max(initial=0))),
-                np.flatnonzero(reached.any(1)),
-            )
-            index = np.argsort(~reached, axis=0, kind='stable')[:most]
-            if most > DENSE * len(
-                anywhere
-            ):  # one list for all, and one dense product instead of many small ones
-                most, index = (
-                    len(anywhere),
-                    np.broadcast_to(anywhere[:, None], (len(anywhere), reached.shape[1])),
-                )
-            inner = [m for a, m in enumerate(use.y[0].aval.shape) if a != k]
-            found.append(
-                Neighbours(
-                    index.reshape(most, *inner),
-                    np.take_along_axis(reached, index, 0).reshape(most, *inner),
-                )
-            )
-        return found
+    def near(self) -> Neighbourhoods:
+        """Which elements of the state each use can reach."""
+        return Neighbourhoods(self.state, self.n)
+
+    @property
+    def _pairs(self) -> list[tuple[TracedUse, Neighbours]]:
+        return list(zip(self.state.uses, self.near.of_uses, strict=True))
 
     @cached_property
-    def colours(self) -> np.ndarray:
-        """A colour for each element of the state: no source reaches two of one colour, so that one pull serves them all."""
-        A, of_uses = self.reach
-        sources = np.concatenate([A, *of_uses], 1).astype(np.float32)
-        apart = sources @ sources.T > 0
-        found = np.full(self.size, -1)
-        for i in np.argsort(-apart.sum(0), kind='stable'):
-            taken = np.zeros(self.size + 1, bool)
-            taken[found[apart[i]]] = True  # -1 for those without a colour is the last place
-            found[i] = np.argmin(taken[:-1])
-        return found
-
-    @cached_property
-    def step_bytes(self) -> int:
-        """What the pulls of one step keep."""
-        samples = 1 if self.axes is None else self.state[0].aval.shape[0]
-        return (
-            int(self.colours.max(initial=0) + 1)
-            * 4
-            * (self.size * samples + sum(u.y[0].aval.size for _, u, _, _ in self.uses))
-        )
+    def step_bytes(self) -> int:  # type: ignore[override]
+        state = self.state
+        samples = 1 if state.axes is None else state.vars[0].aval.shape[0]
+        row = state.size_of_one * samples + sum(u.y.aval.size for u in state.uses)
+        return self.near.number_of_colours * 4 * row
 
     def init(self) -> Traces:
-        return {
-            name: jnp.zeros((len(near.units), *op.trace_shape(u.y[0].aval.shape)), u.w.aval.dtype)
-            for (name, u, op, _), near in zip(self.uses, self.neighbours, strict=True)
-        }
+        traces: Traces = {}
+        for u, near in self._pairs:
+            shape = len(near.units), *u.op.trace_shape(u.y.aval.shape)
+            traces[u.key] = jnp.zeros(shape, u.use.w.aval.dtype)
+        return traces
 
-    def _read(self, traces: Traces, lam: Any) -> list[Any]:
-        found = []
-        for (name, _, op, k), near in zip(self.uses, self.neighbours, strict=True):
+    def _read(self, traces: Traces, lam: jax.Array) -> list[Any]:
+        """What credit of the state, `(samples, elements)`, gives with the traces: a gradient for each use."""
+        weights = []
+        for u, near in self._pairs:
             at = lam[..., near.units] * near.there
-            found.append(read(op, at if k < 0 else jnp.moveaxis(at, 0, 1 + k), traces[name]))
-        return found
+            if u.sample_axis >= 0:
+                at = jnp.moveaxis(at, 0, 1 + u.sample_axis)
+            weights.append(read(u.op, at, traces[u.key]))
+        return weights
 
     def _push(self, traces: Traces, pulled: Pulled) -> Traces:
         """`Phi e`, inside the neighbourhoods."""
-        new, colour, A = {}, pulled.colour, self.reach[0]
-        mine = (lambda units: units) if colour is None else (lambda units: colour[units])
-        for (name, _, op, k), near in zip(self.uses, self.neighbours, strict=True):
-            if near.alike:
-                rows = near.units.reshape(len(near.units), -1)[:, 0]
-                Phi = pulled.Phi[mine(rows)][..., rows]
-                if colour is not None:
-                    Phi = Phi * (A[rows][:, rows] if self.axes is None else A[rows][:, None, rows])
-                grown = jnp.einsum(
-                    f'Y{sample_label(op, k)}Z,Z{op.axes.trace}->Y{op.axes.trace}', Phi, traces[name]
-                )
-                there = near.there if k < 0 else np.expand_dims(near.there, 1 + k)
-                new[name] = grown if near.there.all() else kept_at(op, grown, there)
-                continue
-            to, of = near.units[:, None], near.units[None]
-            there = (
-                near.there[:, None] & near.there[None] & (A[to, of] if colour is not None else True)
-            )
-            block = (
-                pulled.Phi[mine(to), of]
-                if k < 0
-                else jnp.moveaxis(jnp.moveaxis(pulled.Phi, 1, 2)[mine(to), of], -1, 2 + k)
-            )
-            new[name] = decay(
-                op, block * (there if k < 0 else np.expand_dims(there, 2 + k)), traces[name]
-            )
+        new: Traces = {}
+        for u, near in self._pairs:
+            push = self._push_together if near.alike else self._push_apart
+            new[u.key] = push(u, near, traces[u.key], pulled)
         return new
+
+    def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
+        """Where all elements of y have the same neighbourhood: one dense product."""
+        rows = near.units.reshape(len(near.units), -1)[:, 0]
+        Phi = pulled.Phi[pulled.row_of(rows)][..., rows]
+        if pulled.colour is not None:
+            reach = self.near.of_state[rows][:, rows]
+            Phi = Phi * (reach if self.state.axes is None else reach[:, None])
+        trace = u.op.axes.trace
+        grown = jnp.einsum(f'Y{u.sample_label}Z,Z{trace}->Y{trace}', Phi, e)
+        if near.there.all():
+            return grown
+        return kept_at(u.op, grown, _beside_samples(near.there, u, 1))
+
+    def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
+        """Where neighbourhoods differ: a small block of Phi for each element of y."""
+        to, of = near.units[:, None], near.units[None]
+        there = near.there[:, None] & near.there[None]
+        if pulled.colour is not None:
+            there = there & self.near.of_state[to, of]
+        if u.sample_axis < 0:
+            block = pulled.Phi[pulled.row_of(to), of]
+        else:
+            by_element = jnp.moveaxis(pulled.Phi, 1, 2)[pulled.row_of(to), of]
+            block = jnp.moveaxis(by_element, -1, 2 + u.sample_axis)
+        return decay(u.op, block * _beside_samples(there, u, 2), e)
 
     def _added(self, traces: Traces, pushed: Traces, pulled: Pulled) -> Traces:
         """The old traces, pushed, and what the steps add."""
-        new = {}
-        for i, ((name, use, op, k), near, dy, x) in enumerate(
-            zip(self.uses, self.neighbours, pulled.dys, pulled.xs, strict=True)
-        ):
-            units, there = near
+        new: Traces = {}
+        for i, (u, near) in enumerate(self._pairs):
+            there = near.there
             if pulled.colour is not None:
-                reached = self.reach[1][i].reshape(
-                    self.size, *[m for a, m in enumerate(use.y[0].aval.shape) if a != k]
-                )
-                units, there = pulled.colour[units], there & np.take_along_axis(reached, units, 0)
-            index, there = (a if k < 0 else np.expand_dims(a, 1 + k) for a in (units, there))
-            q = jnp.take_along_axis(dy, jnp.asarray(index[:, None]), 0) * there[:, None]
-            new[name] = (pushed[name] + outer(op, x, jnp.moveaxis(q, 0, 1))).astype(
-                traces[name].dtype
-            )
+                reached = self.near.of_outputs[i].reshape(self.state.size_of_one, *u.inner_shape)
+                there = there & np.take_along_axis(reached, near.units, 0)
+            index = _beside_samples(pulled.row_of(near.units), u, 1)
+            q = jnp.take_along_axis(pulled.dys[i], jnp.asarray(index[:, None]), 0)
+            q = q * _beside_samples(there, u, 1)[:, None]
+            grown = pushed[u.key] + outer(u.op, pulled.xs[i], jnp.moveaxis(q, 0, 1))
+            new[u.key] = grown.astype(traces[u.key].dtype)
         return new
 
-    def read(self, traces: Traces, credit: Entry) -> Contribution:
-        return self.to_params(self._read(traces, self.rows(self.moving(credit))), credit.params)
+    def read(self, traces: Traces, entry: Entry) -> Contribution:
+        weights = self._read(traces, self.state.rows(self.state.of_entry(entry)))
+        return self.state.weights_to_params(weights, entry.captured, entry.params)
 
-    def advance(self, traces: Traces, window) -> Traces:
-        pulled = Pulled(*self.pulled(window), None)
+    def advance(self, traces: Traces, window: Window) -> Traces:
+        pulled = Pulled(*self.state.influence_of_uses(window), None)
         return self._added(traces, self._push(traces, pulled), pulled)
 
-    def _by_colour(self, window) -> Pulled:
+    def _pulled_by_colour(self, window: Window) -> Pulled:
         """The pulls of every step of a window by itself, steps first."""
-        pull_to_y = window.pull_each([u.y[0] for _, u, _, _ in self.uses])
-        ones = np.eye(int(self.colours.max(initial=0)) + 1, dtype=self.state[0].aval.dtype)[
-            self.colours
-        ].T
+        state, colours = self.state, self.near.colours
+        variables = [u.y for u in state.uses]
+        pull_back = window.vjp('hidden', 'other', variables=variables, per_step=True)
+        dtype = state.vars[0].aval.dtype
+        ones = np.eye(self.near.number_of_colours, dtype=dtype)[colours].T
 
-        def pull(units):
-            parts = [jnp.broadcast_to(p, (window.length, *p.shape)) for p in self.parts(units)]
-            dh, ds, dy = pull_to_y(self.spread(parts[: self.hidden]), parts[self.hidden :])
-            return jax.vmap(lambda *leaves: self.rows(leaves))(*self.kept(dh), *ds), dy
+        def pull(elements):
+            parts = [jnp.broadcast_to(p, (window.length, *p.shape)) for p in state.parts(elements)]
+            pulled = pull_back(state.cotangents(parts))
+            entry = [a for a in (*pulled.hidden, *pulled.other) if a is not None]
+            return self._rows_of_steps(entry), pulled.variables
 
         Phi, dys = jax.vmap(pull, out_axes=1)(jnp.asarray(ones))
-        return Pulled(
-            Phi,
-            [d[:, :, None] for d in dys],
-            [window.operand(u) for _, u, _, _ in self.uses],
-            self.colours,
-        )
+        xs = [window.operand(u.use) for u in state.uses]
+        return Pulled(Phi, [d[:, :, None] for d in dys], xs, colours)
+
+    def _rows_of_steps(self, leaves: Sequence[Any]) -> jax.Array:
+        """The state as rows, for every step."""
+        return jax.vmap(lambda *a: self.state.rows(a))(*leaves)
 
     def block(
-        self, traces: Traces | None, window, credit: Credit, steps, keep: bool
+        self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
         """Step by step: `dw_t = same-step gradient + s_t . (Phi e_{t-1})`."""
-        zeros = [
-            jnp.zeros((window.length, *v.aval.shape), v.aval.dtype)
-            for v in self.state[self.hidden :]
-        ]
-        by_step = lambda leaves: jax.vmap(lambda *a: self.rows(a))(*self.kept(leaves), *zeros)
-        signals, past = (
-            by_step(credit.signals(together=True)),
-            None if credit.past is None else by_step(credit.past),
-        )
-        every = self._by_colour(window)
+        state = self.state
+        no_credit = window.zeros_at(state.vars[state.hidden :])
+        signals = self._rows_of_steps([*state.of_hidden(credit.signals(True)), *no_credit])
+        past = None
+        if credit.past is not None:
+            past = self._rows_of_steps([*state.of_hidden(credit.past), *no_credit])
+        every = self._pulled_by_colour(window)
 
         def turn(carry, at):
             (traces, total), (signal, past, Phi, dys, xs) = carry, at
-            pulled = Pulled(Phi, dys, [None if x is None else x[None] for x in xs], every.colour)
+            one_step = [None if x is None else x[None] for x in xs]
+            pulled = Pulled(Phi, dys, one_step, every.colour)
             pushed = self._push(traces, pulled)
-            got = [self._read(pushed, signal)] + (
-                [] if past is None else [self._read(traces, past)]
-            )
-            return (
-                self._added(traces, pushed, pulled),
-                [sum(parts).astype(parts[0].dtype) for parts in zip(total, *got, strict=True)],
-            ), None
+            terms = [self._read(pushed, signal)]
+            if past is not None:
+                terms.append(self._read(traces, past))
+            sums = [sum(a).astype(a[0].dtype) for a in zip(total, *terms, strict=True)]
+            return (self._added(traces, pushed, pulled), sums), None
 
-        zero = [jnp.zeros(u.w.aval.shape, u.w.aval.dtype) for _, u, _, _ in self.uses]
-        start = self.init() if traces is None else traces, zero
-        (new, total), _ = scan(
-            turn, start, (signals, past, every.Phi, every.dys, every.xs), window.length
-        )
-        same = {
-            r: gradient(x.op, window.operands[r], credit.y[r])
-            for r, x in enumerate(self.layout.relations)
+        none = [jnp.zeros(u.use.w.aval.shape, u.use.w.aval.dtype) for u in state.uses]
+        start = self.init() if traces is None else traces, none
+        xs = signals, past, every.Phi, every.dys, every.xs
+        (new, total), _ = scan(turn, start, xs, window.length)
+        same_step = {
+            r: gradient(relation.op, window.operands[r], credit.y[r])
+            for r, relation in enumerate(self.layout.relations)
         }
-        return Contribution(
-            same, self.to_params(total, window.params).params
-        ), new if keep else None
+        from_before = state.weights_to_params(total, window.given.captured, window.params)
+        return Contribution(same_step, from_before.params), new if keep else None
 
 
-def _in_first_sample(sources: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """Sources (number, elements of one sample) in a value of this shape: those of the first sample along an axis (-1: there are none)."""
-    if axis < 0:
-        return sources.reshape(-1, *shape)
-    whole = np.zeros((len(sources), *shape), np.float32)
-    np.moveaxis(whole, 1 + axis, 1)[:, 0] = sources.reshape(
-        len(sources), *[m for a, m in enumerate(shape) if a != axis]
-    )
-    return whole
+def _beside_samples(a: np.ndarray, u: TracedUse, lead: int) -> np.ndarray:
+    """Values at y of one sample, with `lead` axes before, with an axis of one in the place of the samples."""
+    return a if u.sample_axis < 0 else np.expand_dims(a, lead + u.sample_axis)

@@ -1,28 +1,24 @@
-"""The learner of a plain function: three pure functions over pytrees."""
+"""The learner of a plain function: pure functions over pytrees."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from ..frontends.function import moving, trace
-from ..graph.etrace_graph import ETraceGraph, compile_step
+from ..frontends.function import TracedFunction, trace
+from ..graph.compile import compile_step
 from ..graph.flatten import ControlFlowPolicy
-from ..learn.core import Carried, Executor, memory_of
-from ..learn.options import (
-    BUDGET,
-    executor_of,
-    per_step,
-    resolve,
-    sequence_length,
-    weigh,
-    window_length,
-)
+from ..learn.cache import Cache, signature
+from ..learn.core import BUDGET, Carried, Core, Run, Weights, core_of
+from ..learn.options import first_of, per_step, sequence_length, spread_mask, weigh
+from ..learn.stateful import how_to_learn
+from ..rules.carrier import Traces
 from ..rules.signals import Extra
+from ..show.report import CompilationReport
+from ..compat.records import ETraceGraph, published
 
 
 class Carry(NamedTuple):
@@ -31,6 +27,21 @@ class Carry(NamedTuple):
     state: Any
     traces: dict[str, Any]
     steps: Any
+
+
+class Compiled(NamedTuple):
+    """A step of the function, possibly with a loss, and the core that learns it."""
+
+    traced: TracedFunction
+    core: Core
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs to that."""
+        return not any(isinstance(c, jax.core.Tracer) for c in self.core.program.step.captured)
+
+    def weights(self, params: Any) -> Weights:
+        return Weights(list(self.core.program.step.captured), jax.tree.leaves(params))
 
 
 class PureLearner:
@@ -44,7 +55,9 @@ class PureLearner:
         >>> params, state, xs = {'W': jnp.ones((3, 2))}, jnp.zeros(2), jnp.ones((5, 3))
         >>> learner = braintrace.compile(leaky, 'd_rtrl', params, state, xs[0])
         >>> carry = learner.init(params, state)
-        >>> (grads, losses), carry = learner.grad(lambda out, y: ((out - y) ** 2).sum(), params, carry, xs, jnp.zeros((5, 2)))
+        >>> def loss(out, y):
+        ...     return ((out - y) ** 2).sum()
+        >>> (grads, losses), carry = learner.grad(loss, params, carry, xs, jnp.zeros((5, 2)))
         >>> grads['W'].shape, losses.shape, int(carry.steps)
         ((3, 2), (5,), 5)
     """
@@ -62,54 +75,62 @@ class PureLearner:
         memory_budget: int = BUDGET,
         **options: Any,
     ):
-        self.rule, self._single_step = resolve(rule, vjp_method, options)
-        self._step, self._options, self._budget = step, options, memory_budget
-        self._policy, self._trace, self._inputs = control_flow, trace, len(inputs)
-        self._made: dict[Any, tuple[Executor, Any]] = {}
-        self._jitted: dict[Any, Callable] = {}
-        self._example = params, state, inputs
-        self.graph: ETraceGraph = self._executor(None, params, state, inputs, ())[
-            0
-        ].program.layout.graph
+        self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
+        self._step, self._cache = step, Cache()
+        self._example = jax.tree.map(_shape, (params, state, inputs))
+        self._compiled(None, params, state, inputs, ())
 
-    @cached_property
-    def report(self):
-        """What the compiler decided."""
-        from ..show.report import CompilationReport
+    @property
+    def rule(self) -> Any:
+        """The learning rule."""
+        return self._how.rule
 
-        executor, _ = self._executor(None, *self._example, ())
-        return CompilationReport(self.graph, memory_of(executor, self._budget))
+    @property
+    def graph(self) -> ETraceGraph:
+        """What depends on what in the step."""
+        return published(self._of_example().core.graph, perturbed=False)
 
-    def _executor(
+    @property
+    def report(self) -> CompilationReport:
+        """What the compiler decided for each parameter, and the bytes of traces and blocks."""
+        core = self._of_example().core
+        return CompilationReport(self.graph, core.memory())
+
+    def _of_example(self) -> Compiled:
+        params, state, inputs = self._example
+        return self._compiled(None, params, state, inputs, ())
+
+    def _compiled(
         self, loss_fn: Callable | None, params: Any, state: Any, inputs: tuple, targets: tuple
-    ) -> tuple[Executor, Any]:
-        leaves, tree = jax.tree.flatten((params, state, inputs, targets))
-        key = loss_fn, tree, tuple((jnp.shape(a), jnp.result_type(a)) for a in leaves)
-        if key not in self._made:
+    ) -> Compiled:
+        """The step, with the loss if there is one, for values like these."""
+        how = self._how
 
-            def program(params, state, inputs, *targets):
-                state, out = self._step(params, state, *inputs)
-                return state, out if loss_fn is None else loss_fn(out, *targets)
+        def program(params, state, inputs, targets):
+            state, out = self._step(params, state, *inputs)
+            return state, out if loss_fn is None else loss_fn(out, *targets)
 
-            step, out_tree = trace(program, params, state, inputs, *targets)
-            graph = compile_step(step, policy=self._policy, trace=self._trace, perturbed=False)
-            self._made[key] = (
-                executor_of(
-                    graph,
-                    self.rule,
-                    self._single_step,
-                    self._options,
-                    None if loss_fn is None else (0,),
-                ),
-                out_tree,
+        def make() -> Compiled:
+            f = self._step if loss_fn is None else program
+            given = inputs if loss_fn is None else (inputs, targets)
+            traced = trace(f, params, state, *given)
+            graph = compile_step(traced.step, policy=how.policy, trace=how.traced)
+            graded = None if loss_fn is None else (0,)
+            core = core_of(
+                graph, how.rule, how.options, how.single_step, graded=graded, budget=how.budget
             )
-        return self._made[key]
+            return Compiled(traced, core)
+
+        key = 'step', loss_fn, signature(params, state, inputs, targets)
+        return self._cache.get(key, make, lambda compiled: compiled.lasting)
 
     def init(self, params: Any, state: Any) -> Carry:
         """The carry at the beginning: this state, no influence yet."""
         inputs = self._example[2]
-        executor, _ = self._executor(None, params, state, inputs, ())
-        return Carry(state, executor.init(jax.tree.leaves(params)), jnp.zeros((), jnp.int32))
+        core = self._compiled(None, params, state, inputs, ()).core
+        traces = core.init(jax.tree.leaves(params))
+        named = {str(key): trace for key, trace in traces.items()}
+        return Carry(state, named, jnp.zeros((), jnp.int32))
 
     def grad(
         self,
@@ -129,7 +150,8 @@ class PureLearner:
         """Online gradient of `loss_fn(out, *target)` over a sequence, and the losses of its steps.
 
         Args:
-            loss_fn: the loss of one step, a scalar or one for each sample.
+            loss_fn: the loss of one step, a scalar or one for each sample. A new function is compiled anew, as by
+                `jax.jit`: define it once.
             params: the parameters.
             carry: from `init` or the last call.
             xs: the inputs, with time as first axis; a tuple if the step takes several.
@@ -139,7 +161,8 @@ class PureLearner:
             reduction: 'mean' or 'sum' over the (weighted) losses.
             fresh: the sequence stands alone: it starts from zero traces and leaves none.
             progress: show a progress bar.
-            modulator: for the rules that take one: a number, an array with time as first axis, or one of these for each group by number.
+            modulator: for the rules that take one: a number, an array with time as first axis, or one of these for
+                each group by number.
             signal: what the rule's signal takes from outside (for 'dni' the parameters of the guess).
 
         Returns:
@@ -148,52 +171,36 @@ class PureLearner:
         self.rule.check_modulator(modulator)
         inputs = self._split(xs)
         length = sequence_length([*inputs, *targets])
-        key = loss_fn, window, reduction, fresh, progress
-        if key not in self._jitted:
-            self._jitted[key] = jax.jit(
-                lambda *a: self._grad(loss_fn, window, reduction, fresh, progress, *a),
-                static_argnums=(0,),
-            )
-        return self._jitted[key](
-            length, params, carry, inputs, targets, mask, Extra(signal, per_step(modulator, length))
-        )
 
-    def _grad(
-        self,
-        loss_fn,
-        window,
-        reduction,
-        fresh,
-        progress,
-        length,
-        params,
-        carry,
-        inputs,
-        targets,
-        mask,
-        extra,
-    ):
-        first = lambda t: jax.tree.map(lambda a: a[0], t)
-        executor, _ = self._executor(loss_fn, params, carry.state, first(inputs), first(targets))
-        [loss] = self._scalar_or_by_sample(executor.program.step.outs)
-        weights, _ = weigh(mask, (length, *loss.aval.shape), loss.aval.dtype, reduction)
-        carried = self._unpack(executor, carry)
-        leaves = jax.tree.leaves((inputs, targets))
-        steps = window_length(window, length, executor, self.rule.name == 'bptt', self._budget)
-        grads, [losses], carried = executor.grad(
-            jax.tree.leaves(params),
-            carried,
-            leaves,
-            [weights],
-            length,
-            steps,
-            fresh,
-            progress,
-            extra,
-        )
-        grads = jax.tree.unflatten(jax.tree.structure(params), grads)
-        traces, done = (carry.traces, carry.steps) if fresh else (carried.traces, carried.steps)
-        return (grads, losses), self._pack(carry, carried)._replace(traces=traces, steps=done)
+        def make() -> Callable:
+            self._cache.count(loss_fn, 'loss_fn')
+
+            def gradient(length, params, carry, inputs, targets, mask, extra):
+                compiled = self._compiled(
+                    loss_fn, params, carry.state, first_of(inputs), first_of(targets)
+                )
+                core = compiled.core
+                steps = core.window_length(window, length)
+                run = Run(length, steps, fresh, progress)
+                loss = _only_loss(core)
+                mask = spread_mask(mask, (length, *loss.shape), loss.dtype)
+                leaves = jax.tree.leaves((inputs, targets))
+                carried = _unpack(compiled, carry)
+                weights, cotangents = compiled.weights(params), [weigh(mask, reduction)]
+                grads, [losses], after = core.grad(
+                    weights, carried, leaves, cotangents, run, extra
+                )
+                new = _pack(compiled, after)
+                if fresh:
+                    new = new._replace(traces=carry.traces, steps=carry.steps)
+                return (jax.tree.unflatten(jax.tree.structure(params), grads), losses), new
+
+            return jax.jit(gradient, static_argnums=(0,))
+
+        key = 'grad', loss_fn, window, reduction, fresh, progress
+        extra = Extra(signal, per_step(modulator, length))
+        jitted = self._cache.get(key, make)
+        return jitted(length, params, carry, inputs, targets, mask, extra)
 
     def evolve(
         self, params: Any, carry: Carry, xs: Any, *, window: Any = 'auto'
@@ -201,61 +208,64 @@ class PureLearner:
         """Run over a sequence without a loss: the outputs, and the carry with its traces advanced."""
         inputs = self._split(xs)
         length = sequence_length(inputs)
-        if ('evolve', window) not in self._jitted:
-            self._jitted['evolve', window] = jax.jit(
-                lambda *a: self._evolve(window, *a), static_argnums=(0,)
-            )
-        return self._jitted['evolve', window](length, params, carry, inputs)
 
-    def _evolve(self, window, length, params, carry, inputs):
-        executor, out_tree = self._executor(
-            None, params, carry.state, jax.tree.map(lambda a: a[0], inputs), ()
-        )
-        carried = self._unpack(executor, carry)
-        steps = window_length(window, length, executor, False, self._budget)
-        outs, carried = executor.evolve(
-            jax.tree.leaves(params), carried, jax.tree.leaves(inputs), length, steps
-        )
-        return out_tree.unflatten(outs), self._pack(carry, carried)
+        def make() -> Callable:
+            def go_on(length, params, carry, inputs):
+                compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
+                run = Run(length, compiled.core.window_length(window, length))
+                weights, carried = compiled.weights(params), _unpack(compiled, carry)
+                leaves = jax.tree.leaves(inputs)
+                outs, after = compiled.core.evolve(weights, carried, leaves, run)
+                return compiled.traced.out_tree.unflatten(outs), _pack(compiled, after)
+
+            return jax.jit(go_on, static_argnums=(0,))
+
+        jitted = self._cache.get(('evolve', window), make)
+        return jitted(length, params, carry, inputs)
 
     def _split(self, xs: Any) -> tuple:
-        if self._inputs == 1:
+        """The sequences of the step's inputs."""
+        n = len(self._example[2])
+        if n == 1:
             return (xs,)
-        if not isinstance(xs, tuple) or len(xs) != self._inputs:
+        if not isinstance(xs, tuple) or len(xs) != n:
             raise TypeError(
-                f'`xs` must be a tuple of {self._inputs} sequences, one for each input of the step.'
+                f'`xs` must be a tuple of {n} sequences, one for each input of the step.'
             )
         return xs
 
-    @staticmethod
-    def _scalar_or_by_sample(outs):
-        if len(outs) != 1 or outs[0].aval.ndim > 1:
-            raise ValueError(
-                '`loss_fn` must return one loss, a scalar or one for each sample, got '
-                + (f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.')
-            )
-        return outs
 
-    @staticmethod
-    def _unpack(executor: Executor, carry: Carry) -> Carried:
-        wanted = executor.shapes
-        if {k: (v.shape, v.dtype) for k, v in wanted.items()} != {
-            k: (v.shape, v.dtype) for k, v in carry.traces.items()
-        }:
-            raise ValueError(
-                '`carry` holds traces of another model, rule or batch size. Make a new one with `init(params, state)`.'
-            )
-        leaves = jax.tree.leaves(carry.state)
-        hidden, other = moving(leaves)
-        return Carried(
-            [leaves[i] for i in hidden], [leaves[i] for i in other], carry.traces, carry.steps
-        )
+def _shape(a: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
 
-    @staticmethod
-    def _pack(carry: Carry, carried: Carried) -> Carry:
-        leaves, tree = jax.tree.flatten(carry.state)
-        hidden, other = moving(leaves)
-        at = dict(zip([*hidden, *other], [*carried.hidden, *carried.other], strict=True))
-        return Carry(
-            tree.unflatten([at[i] for i in range(len(leaves))]), carried.traces, carried.steps
+
+def _only_loss(core: Core) -> Any:
+    """The type of the one loss that the user's function gives."""
+    outs = core.program.step.outs
+    if len(outs) != 1 or outs[0].aval.ndim > 1:
+        got = f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.'
+        raise ValueError(
+            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got}'
         )
+    return outs[0].aval
+
+
+def _unpack(compiled: Compiled, carry: Carry) -> Carried:
+    """A carry as flat leaves, its traces by key."""
+    shapes = compiled.core.shapes
+    wanted = {str(key): (a.shape, a.dtype) for key, a in shapes.items()}
+    if wanted != {name: (a.shape, a.dtype) for name, a in carry.traces.items()}:
+        raise ValueError(
+            '`carry` holds traces of another model, rule or batch size. Make a new one with '
+            '`init(params, state)`.'
+        )
+    hidden, other = compiled.traced.leaves(carry.state)
+    traces: Traces = {key: carry.traces[str(key)] for key in shapes}
+    return Carried(hidden, other, traces, carry.steps)
+
+
+def _pack(compiled: Compiled, carried: Carried) -> Carry:
+    """The carry of flat leaves, its traces by name."""
+    named = {str(key): trace for key, trace in carried.traces.items()}
+    state = compiled.traced.state(carried.hidden, carried.other)
+    return Carry(state, named, carried.steps)

@@ -1,0 +1,176 @@
+"""The credit of each step inside that step: what the classical rules, with single-step credit, are made of.
+
+Every step is differentiated by itself, all of them at once. The old hidden state is a constant except along its
+own position-wise transition, so that nothing here depends on how time is cut into windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from .._jax import Var, is_float
+from .evaluate import Overrides, Track, combine, evaluate, floats_of, hold
+from .factors import new_hidden, pull_both
+from .window import Moment, Window
+
+Feedback = Mapping[Var, Any]  # by the output of a product, the weight that credit goes back through
+NO_FEEDBACK: Feedback = {}
+
+
+class SameStep(NamedTuple):
+    """Credit of the parameters (summed over the steps), of each relation's y, of the old hidden leaves along
+    their own transition, and of the inputs by number; all but the first with the steps first."""
+
+    params: list[Any]
+    y: list[Any]
+    hidden: list[Any]
+    inputs: dict[int, Any]
+
+
+def same_step(
+    window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
+) -> SameStep:
+    """The credit of each step inside that step.
+
+    The weights of relations are constants here: their gradient is made from the credit of y.
+    """
+    program, layout = window.program, window.layout
+    step = program.step
+    ys = [r.y_var for r in layout.relations]
+
+    def outputs(params, added, moving, inputs):
+        def one(moment: Moment, added, moving, inputs):
+            moment = moment._replace(inputs=combine(inputs, moment.inputs))
+            overrides = Overrides(
+                known=window.known(moment),
+                feedback=feedback,
+                added=dict(zip(ys, added, strict=True)),
+                held=program.relation_weights,
+            )
+            track = Track(
+                start=dict(zip(step.hidden_vars, moving, strict=True)),
+                cuts=program.analysis.cuts,
+                joins=frozenset(step.hidden_outs),
+                detours=window.detours(moment),
+                overrides=overrides,
+            )
+            values = evaluate(program, window.at(moment, params), track, overrides)
+            return program.graded(values.of(step.outs), values.of(step.hidden_outs))
+
+        return window.over_steps(one, added, moving, inputs)
+
+    inputs = floats_of(window.given.inputs)
+    at = list(window.params), window.zeros_at(ys), list(window.before), inputs
+    _, pull = jax.vjp(outputs, *at)
+    return SameStep(*pull(list(cotangents)))
+
+
+def of_state_before(
+    window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
+) -> list[Any] | None:
+    """Credit of the old hidden leaves from outputs that read them directly (a spike before its reset, a read-out
+    of the old state): credit of the step before. None where no output does."""
+    if not window.layout.read_before:
+        return None
+    program, step = window.program, window.program.step
+
+    def outputs(moving):
+        def one(moment: Moment, moving):
+            overrides = Overrides(
+                known=window.known(moment), feedback=feedback, fixed=frozenset(step.hidden_outs)
+            )
+            given = window.at(moment)._replace(hidden=moving)
+            values = evaluate(program, given, overrides=overrides)
+            new = [hold(a) for a in values.of(step.hidden_outs)]
+            return program.graded(values.of(step.outs), new)
+
+        return window.over_steps(one, moving)
+
+    return jax.vjp(outputs, list(window.before))[1](list(cotangents))[0]
+
+
+def along_units(
+    window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
+) -> list[Any]:
+    """The part of the credit of each relation's y that arrives along position-wise paths, `(K, *y)` each."""
+    program, step = window.program, window.program.step
+    ys = [r.y_var for r in window.layout.relations]
+
+    def outputs(added):
+        def one(moment: Moment, added):
+            overrides = Overrides(known=window.known(moment), feedback=feedback)
+            track = Track(
+                start=dict(zip(step.hidden_vars, moment.hidden, strict=True)),
+                added=dict(zip(ys, added, strict=True)),
+                cuts=program.analysis.use_cuts,
+                joins=frozenset(step.hidden_outs),
+                detours=window.detours(moment),
+                overrides=overrides,
+            )
+            values = evaluate(program, window.at(moment), track, overrides)
+            return program.graded(values.of(step.outs), values.of(step.hidden_outs))
+
+        return window.over_steps(one, added)
+
+    return jax.vjp(outputs, window.zeros_at(ys))[1](list(cotangents))[0]
+
+
+def of_new_state(
+    window: Window,
+    cotangents: Sequence[Any],
+    feedback: Feedback = NO_FEEDBACK,
+    together: bool = False,
+) -> list[Any]:
+    """The learning signal: credit of each new hidden leaf inside its step, `(K, *leaf)` each.
+
+    The other states of its group are held fixed meanwhile; with `together` all other states are.
+    """
+    step = window.program.step
+    signals = window.zeros_at(step.hidden_vars)
+    families = [g.outvars for g in window.layout.graph.groups]
+    for family in [step.hidden_outs] if together else families:
+        mine = {i: v for i, v in enumerate(step.hidden_outs) if v in family and is_float(v)}
+        if mine:
+            pull = _pull_to_new(window, mine, feedback, {i: signals[i] for i in mine})
+            for i, credit in pull(list(cotangents))[0].items():
+                signals[i] = credit
+    return signals
+
+
+def _pull_to_new(window: Window, leaves: dict[int, Var], feedback: Feedback, zeros: dict):
+    """From credit of the graded outputs to that of these new hidden leaves, which do not see each other move."""
+    program, step = window.program, window.program.step
+
+    def outputs(moved):
+        def one(moment: Moment, moved):
+            known = window.known(moment)
+            track = Track(
+                born={v: moved[i] for i, v in leaves.items()},
+                overrides=Overrides(known=known, feedback=feedback),
+            )
+            values = evaluate(program, window.at(moment), track, Overrides(known=known))
+            return program.graded(values.on_track(step.outs), values.on_track(step.hidden_outs))
+
+        return window.over_steps(one, moved)
+
+    return jax.vjp(outputs, zeros)[1]
+
+
+def from_signals(window: Window, signals: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Signals at the new hidden leaves to credit of each relation's y and of the old hidden leaves, along
+    position-wise paths; all with the steps first."""
+    step, relations = window.program.step, window.layout.relations
+    floats = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
+
+    def new_floats(cuts, added, moving):
+        hidden = new_hidden(window, cuts, added, moving)
+        return [hidden[i] for i in floats]
+
+    added = dict(enumerate(window.zeros_at([r.y_var for r in relations])))
+    values, pull = pull_both(window, new_floats, added, list(window.before))
+    given = [signals[i].astype(v.dtype) for i, v in zip(floats, values, strict=True)]
+    at_y, at_hidden = pull(given)
+    return [at_y[r] for r in range(len(relations))], at_hidden

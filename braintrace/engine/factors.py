@@ -1,0 +1,164 @@
+"""The position-wise factors of a window: how a unit's states move on, and what an op's output adds to them.
+
+Position p of a new state depends on position p alone along these paths, so one pull with ones at every position
+yields the factors of all of them at once; where units act on each other's neighbours along an index map, one
+pull for each colour.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..graph.analysis import Row
+from ..graph.samples import sample_axes
+from .evaluate import Cuts, Overrides, Track, combine, evaluate
+
+if TYPE_CHECKING:
+    from .window import Moment, Window
+
+
+class OfGroup(NamedTuple):
+    """The factors of one group: `D` of shape (K, new states, old states, *units), and by relation, for each
+    colour of units, `df` of shape (K, new states, *y)."""
+
+    D: jax.Array
+    df: dict[int, list[jax.Array]]
+
+
+class Factors:
+    """The factors of all groups of a window, for the new states that `rows_of(group)` names."""
+
+    def __init__(self, window: Window, rows_of: Callable[[int], Sequence[Row]]):
+        self._window, self._rows_of = window, rows_of
+
+    @cached_property
+    def _of_groups(self) -> dict[int, OfGroup]:
+        groups = self._window.layout.units
+        return {g: pull_units(self._window, g, self._rows_of(g)) for g in groups}
+
+    def transition(self, group: int) -> jax.Array:
+        """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same unit."""
+        return self._of_groups[group].D
+
+    def slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
+        """`df[k, a, y]`, the derivative of new state `a`, of the unit that `unit` names for an element of y, by
+        that element."""
+        by_colour = self._of_groups[group].df[relation]
+        if len(by_colour) == 1:
+            return by_colour[0]
+        colours = self._window.layout.units[group].colours.ravel()[unit.clip(0)]
+        there = unit >= 0
+        chosen = [jnp.where((colours == c) & there, df, 0) for c, df in enumerate(by_colour)]
+        return sum(chosen)
+
+
+def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
+    """The factors of one group, by pulls from each of these new states."""
+    layout, program = window.layout, window.program
+    units = layout.units[group]
+    leaf_of = {v: i for i, v in enumerate(program.step.hidden_vars)}
+    mine = sorted({f.relation for s in layout.slots_of(group) for f in s.feeds})
+    colours = range(units.number_of_colours)
+    zeros = window.zeros_at([layout.relations[r].y_var for r in mine])
+    added, moving = dict(zip(mine, zeros, strict=True)), {i: window.before[i] for i in units.leaves}
+    D: list[Any] = []
+    df: dict[int, list[list]] = {r: [[] for _ in colours] for r in mine}
+    for row in new_rows:
+
+        def new_state(cuts, added, moving, row=row):
+            hidden = new_hidden(window, cuts, added, combine(moving, window.before))
+            return row.of(hidden[leaf_of[row.old]])
+
+        value, pull = pull_both(window, new_state, added, moving)
+        total: Any = 0.0
+        for c in colours:
+            ones, chosen = jnp.ones_like(value), units.colours == c
+            dy, dh = pull(ones if len(colours) == 1 else ones * chosen)
+            for r in mine:
+                df[r][c].append(dy[r])
+            pairs = zip(units.rows, units.leaves, strict=True)
+            blocks = jnp.stack([other.of(dh[i]) for other, i in pairs], 1)
+            total = total + (blocks if len(colours) == 1 else jnp.where(chosen, blocks, 0))
+        D.append(total)
+    stacked = {r: [jnp.stack(rows, 1) for rows in by_colour] for r, by_colour in df.items()}
+    return OfGroup(jnp.stack(D, 1), stacked)
+
+
+def new_hidden(
+    window: Window, cuts: Cuts, added: dict[int, Any], moving: Sequence[Any]
+) -> list[Any]:
+    """The new hidden leaves at all steps, as functions of the old ones (`moving`) and of what is added to the
+    outputs of relations, along position-wise paths."""
+    program, layout = window.program, window.layout
+
+    def one(moment: Moment, added, moving):
+        overrides = Overrides(known=window.known(moment))
+        track = Track(
+            start=dict(zip(program.step.hidden_vars, moving, strict=True)),
+            added={layout.relations[r].y_var: a for r, a in added.items()},
+            cuts=cuts,
+            detours=window.detours(moment),
+            overrides=overrides,
+        )
+        values = evaluate(program, window.at(moment), track, overrides)
+        return values.on_track(program.step.hidden_outs)
+
+    return window.over_steps(one, added, list(moving))
+
+
+def pull_both(
+    window: Window, f: Callable[[Cuts, Any, Any], Any], added: Any, moving: Any
+) -> tuple[Any, Callable]:
+    """The value of `f(cuts, added, moving)` and its pull-back to both, where the paths of states and those of
+    the outputs of ops may end in different places."""
+    of_states, of_uses = window.program.analysis.cuts, window.program.analysis.use_cuts
+    if of_states is of_uses:
+        return jax.vjp(lambda a, m: f(of_states, a, m), added, moving)
+    value, to_uses = jax.vjp(lambda a: f(of_uses, a, moving), added)
+    _, to_states = jax.vjp(lambda m: f(of_states, added, m), moving)
+    return value, lambda ct: (*to_uses(ct), *to_states(ct))
+
+
+def diagonal(window: Window, group: int) -> jax.Array:
+    """`D[k, a, b, unit]` of the whole Jacobian of a step: one pull for each unit, through everything, kept
+    where it comes back to the unit."""
+    layout, program = window.layout, window.program
+    units = layout.units[group]
+    samples = len(units.shape) > 1 and sample_axes(layout.graph.analysis) is not None
+    inner = units.shape[1:] if samples else units.shape
+    states, n = units.states, math.prod(inner)
+    handed = program.loop.before(window.given.captured, window.params)
+
+    def new(moving):
+        def one(moment, moving):
+            hidden = combine(moving, moment.hidden)
+            turn = program.loop.body(handed, hidden, moment.other, moment.inputs)
+            return units.of_leaves(turn.hidden, 0)
+
+        return window.over_steps(one, moving)
+
+    value, pull = jax.vjp(new, {i: window.before[i] for i in units.leaves})
+
+    def back_to_itself(at):
+        state, unit = at
+        here = jax.nn.one_hot(unit, n, dtype=value.dtype).reshape(inner)
+        of_state = jax.nn.one_hot(state, states, dtype=value.dtype)
+        of_state = of_state.reshape(-1, *[1] * len(units.shape))
+        [dh] = pull(jnp.broadcast_to(here, value.shape) * of_state)
+        rows = jnp.stack(
+            [row.of(dh[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1
+        )
+        return (rows * here).sum(tuple(range(rows.ndim - len(inner), rows.ndim)))
+
+    every = jnp.repeat(jnp.arange(states), n), jnp.tile(jnp.arange(n), states)
+    D = jax.lax.map(back_to_itself, every)  # (states * n, K, states, *samples)
+    D = D.reshape(states, n, *D.shape[1:])
+    D = jnp.moveaxis(jnp.moveaxis(D, 1, -1), 0, 1)
+    return D.reshape(window.length, states, states, *units.shape)

@@ -1,0 +1,78 @@
+"""A compiled step as the engine runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any
+
+from .._jax import Var, is_float
+from ..graph.analysis import Analysis
+from ..plan.layout import Layout
+from ..plan.self_paths import Detour
+from ..step import Step
+from .loop import Loop
+
+
+class Program:
+    """The flat program of a layout's graph.
+
+    Args:
+        layout: the plan whose relations and self-paths are followed.
+        graded: the outputs, by number, that credit comes from; all float ones by default.
+        hidden: whether credit comes from the new hidden states too.
+    """
+
+    def __init__(self, layout: Layout, graded: Sequence[int] | None = None, hidden: bool = False):
+        self.layout = layout
+        if graded is None:
+            graded = [i for i, a in enumerate(self.step.outs) if is_float(a)]
+        self._graded_outs = list(graded)
+        floats = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)]
+        self._graded_hidden = floats if hidden else []
+
+    @property
+    def step(self) -> Step:
+        return self.layout.graph.step
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.layout.graph.analysis
+
+    @cached_property
+    def detours(self) -> list[Detour]:
+        """The self-paths over two products."""
+        paths = [p for over in self.layout.self_paths.values() for p in over]
+        return [p for p in paths if isinstance(p, Detour)]
+
+    @cached_property
+    def products(self) -> list[Var]:
+        """The products with traced weights: costly to compute again, so the loop keeps them."""
+        of_relations = [r.y_var for r in self.layout.relations if r.axes.x is not None]
+        return list(dict.fromkeys([*of_relations, *[d.first.y[0] for d in self.detours]]))
+
+    @cached_property
+    def weight_operand(self) -> dict[Var, int]:
+        """By the output of a use, which operand of its equation is the weight."""
+        return {use.y[0]: use.operand for use in self.analysis.uses}
+
+    @cached_property
+    def relation_weights(self) -> dict[int, frozenset[int]]:
+        """The operands, by equation, that are weights of relations."""
+        operands: dict[int, frozenset[int]] = {}
+        for r in self.layout.relations:
+            k = self.analysis.made_by[r.y_var]
+            operands[k] = operands.get(k, frozenset()) | {r.use.operand}
+        return operands
+
+    @cached_property
+    def loop(self) -> Loop:
+        """The step as the body of a loop that also gives the products."""
+        return Loop(self.step, self.products)
+
+    def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
+        """What credit comes from: outputs, and new hidden states where they may be read directly."""
+        return [
+            *[outs[i] for i in self._graded_outs],
+            *[hidden[i] for i in self._graded_hidden],
+        ]

@@ -1,0 +1,301 @@
+"""Learners of models that hold their states: compiling, and the way of values from the model and back.
+
+A shell of some framework owns the parts of a `Learning` and puts them together for each call, so that whatever copies
+the shell copies a learner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..frontends.base import HIDDEN, OTHER, PARAM, Framework, TracedModel
+from ..graph.compile import assemble, prepare
+from ..graph.diagnostics import Diagnostics, emit
+from ..graph.flatten import ControlFlowPolicy
+from ..plan.keys import TraceKey
+from ..rules.carrier import Traces
+from ..rules.registry import Rule, rule_of
+from ..rules.signals import FEEDBACK, Extra
+from .cache import Cache, signature
+from .core import BUDGET, Carried, Core, Weights, core_of
+
+
+@dataclass(frozen=True, eq=False)
+class How:
+    """What a user has said about a learner: the rule and its settled options, the kind of credit, what to do with
+    control flow, which weights may have a trace, the bytes that a block may keep."""
+
+    rule: Rule
+    options: dict[str, Any]
+    single_step: bool
+    policy: ControlFlowPolicy = ControlFlowPolicy()
+    traced: Any = 'all'
+    budget: int = BUDGET
+
+
+def how_to_learn(
+    rule: Any,
+    options: dict[str, Any],
+    vjp_method: str | None = None,
+    policy: ControlFlowPolicy | None = None,
+    traced: Any = 'all',
+    budget: int = BUDGET,
+) -> How:
+    """What a user has said, checked."""
+    rule = rule_of(rule)
+    settled = rule.settle(options)
+    single_step = rule.is_single_step(vjp_method)
+    return How(rule, settled, single_step, policy or ControlFlowPolicy(), traced, budget)
+
+
+class Compiled(NamedTuple):
+    """A step of a model that holds its states, and the core that learns it."""
+
+    model: TracedModel
+    core: Core
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs to that."""
+        captured = self.model.step.captured
+        return not any(isinstance(c, jax.core.Tracer) for c in captured)
+
+    @property
+    def weights(self) -> Weights:
+        """The captured values and the present parameters."""
+        return Weights(list(self.model.step.captured), self.model.read(PARAM))
+
+
+@dataclass(eq=False)
+class Own:
+    """What a learner keeps for itself, out of sight of frameworks, which look for states in every container.
+
+    Args:
+        cache: what was compiled.
+        outside: parameter states that steps use and the model does not hold, in the order they were met.
+        example: the shapes of one step's inputs, for which the learner was compiled; None before that.
+        keys: the traces met so far, by their text.
+    """
+
+    cache: Cache = field(default_factory=Cache)
+    outside: list[Any] = field(default_factory=list)
+    example: tuple | None = None
+    keys: dict[str, TraceKey] = field(default_factory=dict)
+
+    def __deepcopy__(self, memo: dict) -> Own:
+        return Own(example=self.example, keys=dict(self.keys))
+
+    def __reduce__(self) -> tuple:
+        return Own, (Cache(), [], self.example, dict(self.keys))
+
+
+class Learning(NamedTuple):
+    """A learner of a model that holds its states.
+
+    Args:
+        framework: how that is done in the model's framework.
+        model: the one whose states are followed.
+        step: what is run for one step.
+        memory: holds `{'steps': number of steps done, 'traces': {text of the key: array}}` as its `value`.
+        how: what the user has said.
+        own: what the learner keeps for itself.
+        extra: `extra(modulator, length, window)`, what the signal takes from outside.
+    """
+
+    framework: Framework
+    model: Any
+    step: Callable
+    memory: Any
+    how: How
+    own: Own
+    extra: Callable[[Any, int, int], Extra]
+
+    def held(self) -> tuple:
+        """The state objects that the model holds now."""
+        key = 'watch', _Same(self.model)
+        return self.own.cache.get(key, lambda: self.framework.watch(self.model))()
+
+    def key(self, settings: Hashable, inputs: Any) -> Hashable:
+        """All that a program depends on besides the function: settings, the types of inputs and states, and that the
+        states are the ones it was made for."""
+        held = self.held()
+        return settings, tuple([id(s) for s in held]), signature(inputs, [s.value for s in held])
+
+
+class _Same:
+    """An object as a key: equal to itself alone, and kept alive by the key."""
+
+    def __init__(self, value: Any):
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+# ---- compiling ----
+
+
+def compile_step(learning: Learning, inputs: tuple, stacklevel: int = 3) -> Compiled:
+    """The program of one call, for inputs of one step like these."""
+    settings, moving = learning.framework.surroundings()
+    key = 'call', _Same(learning.model), learning.key(settings, (moving, inputs))
+
+    def make() -> Compiled:
+        compiled = build(learning, learning.step, moving, inputs, grade_hidden=True)
+        if compiled.core.carrier.follows_relations:
+            emit(compiled.core.graph.diagnostics, stacklevel=stacklevel + 2)
+        return compiled
+
+    return learning.own.cache.get(key, make, lambda compiled: compiled.lasting)
+
+
+def build(
+    learning: Learning,
+    f: Callable,
+    moving: Any,
+    inputs: tuple,
+    graded: tuple[int, ...] | None = None,
+    grade_hidden: bool = False,
+) -> Compiled:
+    """A function of states, and what learns it."""
+    framework, how, own = learning.framework, learning.how, learning.own
+
+    def step(moving, *inputs):
+        with framework.within(moving):
+            return f(*inputs)
+
+    while True:
+        known = framework.states_of(learning.model)
+        known |= {('outside', i): s for i, s in enumerate(own.outside)}
+        traced, strangers = framework.trace(step, known, moving, *inputs)
+        met = {h.path: h.holder for h in traced.held if h.role == PARAM}
+        new = [met[path] for path in strangers if path in met]
+        if not new:
+            break
+        own.outside.extend(new)  # parameters outside the model get a name that lasts
+    diagnostics = Diagnostics()
+    analysis = prepare(traced.step, how.policy, diagnostics, how.traced)
+    graph = assemble(analysis, diagnostics, traced=how.traced)
+    core = core_of(
+        graph,
+        how.rule,
+        how.options,
+        how.single_step,
+        graded=graded,
+        grade_hidden=grade_hidden,
+        budget=how.budget,
+    )
+    own.keys |= {str(key): key for key in core.shapes}
+    step_as_run = traced.step.with_program(graph.step.jaxpr, graph.step.captured)
+    return Compiled(
+        TracedModel(step_as_run, traced.out_tree, traced.held, traced.origin), core
+    )
+
+
+# ---- values from the model and back ----
+
+
+def nothing_learned(compiled: Compiled) -> dict[str, Any]:
+    """The memory of a learner that has not made a step."""
+    traces = compiled.core.init(compiled.model.read(PARAM))
+    named = {str(key): trace for key, trace in traces.items()}
+    return {'steps': jnp.zeros((), jnp.int32), 'traces': named}
+
+
+def take(learning: Learning, compiled: Compiled) -> Carried:
+    """What is carried into a program: the states of the model, the traces of the learner."""
+    memory, core, model = learning.memory.value, compiled.core, compiled.model
+    traces = _traces_for(memory, core, model)
+    return Carried(model.read(HIDDEN), model.read(OTHER), traces, memory['steps'])
+
+
+def _traces_for(memory: dict[str, Any], core: Core, model: TracedModel) -> Traces:
+    kept: dict[str, Any] = memory['traces']
+    first: Traces = {}
+    traces: Traces = {}
+    for key, like in core.shapes.items():
+        old = kept.get(str(key))
+        if old is not None and (old.shape, old.dtype) == (like.shape, like.dtype):
+            traces[key] = old
+            continue
+        _may_begin_anew(memory, key, old, like)
+        first = first or core.init(model.read(PARAM))
+        traces[key] = first[key]
+    return traces
+
+
+def _may_begin_anew(memory: dict[str, Any], key: TraceKey, old: Any, like: Any) -> None:
+    """Refuse to lose what was learned: a trace may only begin if the learner has none, or has made no step."""
+    inside = isinstance(memory['steps'], jax.core.Tracer)
+    if old is None and not inside:
+        return
+    if old is None:
+        raise ValueError(
+            f'`step_fn` traces a weight outside the model ({key}), and the learner has no room for it inside '
+            '`jit`. Run `step_fn` once outside of `jit`, for instance with `etrace_evolve`, or make the module '
+            'a part of the model.'
+        )
+    if inside or jnp.any(memory['steps'] != 0):
+        raise ValueError(
+            f'The trace {key} is {old.dtype}{list(old.shape)}, and this call needs '
+            f'{like.dtype}{list(like.shape)}. To go on with other shapes and forget what was, call '
+            '`learner.reset_state()` first.'
+        )
+
+
+def give(
+    learning: Learning, compiled: Compiled, carried: Carried, with_traces: bool = True
+) -> None:
+    """Write back what a program carries on."""
+    compiled.model.write(HIDDEN, carried.hidden)
+    compiled.model.write(OTHER, carried.other)
+    if not with_traces:
+        return
+    new = {str(key): trace for key, trace in carried.traces.items()}
+    # a trace that this program does not advance has no meaning any more; feedback weights keep theirs
+    for text, trace in learning.memory.value['traces'].items():
+        if text not in new:
+            stays = text in learning.own.keys and learning.own.keys[text].kind == FEEDBACK
+            new[text] = trace if stays else jnp.zeros_like(trace)
+    learning.memory.value = {'steps': carried.steps, 'traces': new}
+
+
+# ---- a learner that is called inside a driver ----
+
+
+@dataclass(eq=False)
+class Driving:
+    """A driver that traces a user's step: the memory of the learner it drives, and how often that was called."""
+
+    memory: Any
+    calls: int = 0
+
+
+_driving: contextvars.ContextVar[Driving | None] = contextvars.ContextVar('driving', default=None)
+
+
+@contextlib.contextmanager
+def driving(learning: Learning) -> Iterator[Driving]:
+    """Inside, a call of the learner runs the model itself: the driver compiles the whole step."""
+    here = Driving(learning.memory)
+    token = _driving.set(here)
+    try:
+        yield here
+    finally:
+        _driving.reset(token)
+
+
+def driver_of(memory: Any) -> Driving | None:
+    """The driver that is tracing a step of the learner with this memory; None for none."""
+    here = _driving.get()
+    return here if here is not None and here.memory is memory else None

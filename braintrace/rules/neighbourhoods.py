@@ -1,0 +1,119 @@
+"""Which elements of a model's state a weight can reach within n steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .whole_state import SampleState, TracedUse
+
+DENSE = 0.4  # a neighbourhood of more than this part of all is kept as all of them
+
+
+class Neighbours(NamedTuple):
+    """For each element of y (of one sample) the elements of the state it may influence, `(number, *y of a sample)`,
+    in a list of equal length; `there`, of the same shape, says which entries count."""
+
+    units: np.ndarray
+    there: np.ndarray
+
+    @property
+    def alike(self) -> bool:
+        """Whether all elements have the same list."""
+        flat = self.units.reshape(len(self.units), -1)
+        return bool((flat == flat[:, :1]).all())
+
+
+class Neighbourhoods:
+    """The neighbourhoods of n steps for each use of a weight, found from the structure of the step."""
+
+    def __init__(self, state: SampleState, n: int):
+        self._state, self._n = state, n
+
+    @cached_property
+    def of_state(self) -> np.ndarray:
+        """Which elements of the new state depend on which of the old state in one step, `(new, old)`."""
+        state = self._state
+        cuts = np.cumsum([int(np.prod(shape)) for shape in state.shapes])[:-1]
+        parts = np.split(np.eye(state.size_of_one, dtype=np.float32), cuts, 1)
+        axis = -1 if state.axes is None else 0
+        start = {
+            v: _in_first_sample(part, v.aval.shape, axis)
+            for v, part in zip(state.vars, parts, strict=True)
+        }
+        return self._of_one_sample(state.structure.reach(start, self._new_states))
+
+    @cached_property
+    def of_outputs(self) -> list[np.ndarray]:
+        """The same by the elements of each use's output, `(new, y)`."""
+        reached = []
+        for u in self._state.uses:
+            shape = u.y.aval.shape
+            elements = np.eye(int(np.prod(u.inner_shape)), dtype=np.float32)
+            start = {u.y: _in_first_sample(elements, shape, u.sample_axis)}
+            sets = self._state.structure.reach(start, self._new_states)
+            reached.append(self._of_one_sample(sets))
+        return reached
+
+    @property
+    def _new_states(self) -> list:
+        step = self._state.graph.step
+        old = [*step.hidden_vars, *step.other_vars]
+        new = [*step.hidden_outs, *step.other_outs]
+        return [b for a, b in zip(old, new, strict=True) if a in self._state.vars]
+
+    def _of_one_sample(self, sets: Sequence[np.ndarray]) -> np.ndarray:
+        """From what each source reaches, `(source, *state)` leaf by leaf, to `(element of a sample, source)`."""
+        parts = [s if self._state.axes is None else s[:, 0] for s in sets]
+        return np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
+
+    @cached_property
+    def of_uses(self) -> list[Neighbours]:
+        """The neighbourhoods of each use."""
+        ahead = self.of_state.astype(np.float32)
+        pairs = zip(self._state.uses, self.of_outputs, strict=True)
+        return [self._neighbours(u, reached, ahead) for u, reached in pairs]
+
+    def _neighbours(self, u: TracedUse, reached: np.ndarray, ahead: np.ndarray) -> Neighbours:
+        for _ in range(self._n - 1):
+            reached = reached | (ahead @ reached.astype(np.float32) > 0)
+        most, anywhere = max(1, int(reached.sum(0).max(initial=0))), np.flatnonzero(reached.any(1))
+        index = np.argsort(~reached, axis=0, kind='stable')[:most]
+        if most > DENSE * len(anywhere):  # one list for all, and one product instead of many
+            most = len(anywhere)
+            index = np.broadcast_to(anywhere[:, None], (most, reached.shape[1]))
+        there = np.take_along_axis(reached, index, 0)
+        shape = most, *u.inner_shape
+        return Neighbours(index.reshape(shape), there.reshape(shape))
+
+    @cached_property
+    def colours(self) -> np.ndarray:
+        """A colour for each element of the state: no source reaches two of one colour, so that one pull serves
+        them all."""
+        size = self._state.size_of_one
+        sources = np.concatenate([self.of_state, *self.of_outputs], 1).astype(np.float32)
+        apart = sources @ sources.T > 0
+        colour = np.full(size, -1)
+        for i in np.argsort(-apart.sum(0), kind='stable'):
+            taken = np.zeros(size + 1, bool)
+            taken[colour[apart[i]]] = True  # -1, for those without a colour, is the last place
+            colour[i] = np.argmin(taken[:-1])
+        return colour
+
+    @property
+    def number_of_colours(self) -> int:
+        return int(self.colours.max(initial=0)) + 1
+
+
+def _in_first_sample(sources: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """Sources `(number, elements of one sample)` in a value of this shape: those of the first sample along an axis
+    (-1: there are none)."""
+    if axis < 0:
+        return sources.reshape(-1, *shape)
+    whole = np.zeros((len(sources), *shape), np.float32)
+    inner = [n for a, n in enumerate(shape) if a != axis]
+    np.moveaxis(whole, 1 + axis, 1)[:, 0] = sources.reshape(len(sources), *inner)
+    return whole

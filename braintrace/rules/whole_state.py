@@ -1,0 +1,227 @@
+"""What the rules share that follow all float states of a model, hidden or not: whatever carries influence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .._jax import Var, is_float
+from ..engine.window import Cotangents, Window
+from ..errors import NotSupportedError
+from ..graph.compile import Graph
+from ..graph.relations import Origin, weight_program
+from ..graph.samples import sample_axes
+from ..graph.structure import Structure
+from ..graph.uses import Use
+from ..ops.axes import Op
+from ..ops.masked import compact
+from ..plan.keys import TraceKey, distinct
+from ..step import Leaf
+from .carrier import Contribution, Entry
+
+
+class FloatParam(NamedTuple):
+    """A parameter leaf that has a gradient: its number, its key, its variable."""
+
+    number: int
+    key: TraceKey
+    var: Var
+
+
+class WholeState:
+    """The float states and parameters of a graph, and the order in which they are taken."""
+
+    def __init__(self, graph: Graph):
+        self.graph = graph
+
+    @cached_property
+    def vars(self) -> list[Var]:
+        """All float states, the hidden ones first."""
+        step = self.graph.step
+        return [v for v in [*step.hidden_vars, *step.other_vars] if is_float(v)]
+
+    @cached_property
+    def leaves(self) -> list[Leaf]:
+        """Their leaves."""
+        step = self.graph.step
+        pairs = zip([*step.hidden_vars, *step.other_vars], [*step.hidden, *step.other], strict=True)
+        return [leaf for v, leaf in pairs if is_float(v)]
+
+    @cached_property
+    def hidden(self) -> int:
+        """How many of them are hidden."""
+        return sum(is_float(v) for v in self.graph.step.hidden_vars)
+
+    @cached_property
+    def size(self) -> int:
+        """How many elements they have."""
+        return sum(v.aval.size for v in self.vars)
+
+    def params(self, kind: str) -> list[FloatParam]:
+        """The float parameters, each with the key of a trace of this kind."""
+        step = self.graph.step
+        chosen = [i for i, v in enumerate(step.param_vars) if is_float(v)]
+        keys = distinct(TraceKey((step.params[i],), kind=kind) for i in chosen)
+        return [FloatParam(i, k, step.param_vars[i]) for i, k in zip(chosen, keys, strict=True)]
+
+    def of_entry(self, entry: Entry) -> list[Any]:
+        """The credit of the float states at a window's entry."""
+        return [a for a in (*entry.hidden, *entry.other) if a is not None]
+
+    def of_hidden(self, leaves: Sequence[Any]) -> list[Any]:
+        """The float ones of all hidden leaves."""
+        pairs = zip(leaves, self.graph.step.hidden_vars, strict=True)
+        return [a for a, v in pairs if is_float(v)]
+
+    def cotangents(self, parts: Sequence[Any]) -> Cotangents:
+        """Credit of the float states as credit of a window's exit."""
+        step, rest = self.graph.step, iter(parts)
+        hidden = [next(rest) if is_float(v) else None for v in step.hidden_vars]
+        other = [next(rest) if is_float(v) else None for v in step.other_vars]
+        return Cotangents(hidden=hidden, other=other)
+
+    def to_params(self, gradients: dict[int, Any]) -> Contribution:
+        """A contribution of gradients by number of the parameter."""
+        n = len(self.graph.step.params)
+        return Contribution(params=[gradients.get(i) for i in range(n)])
+
+    def influence(self, window: Window, params: Sequence[FloatParam]) -> tuple[Any, list[Any]]:
+        """`Phi[element, element]`, and `M[element, *parameter]` for each parameter: one pull for each element."""
+        cuts = np.cumsum([v.aval.size for v in self.vars])[:-1]
+
+        def pull(unit):
+            split = zip(jnp.split(unit, cuts), self.vars, strict=True)
+            parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in split]
+            pulled = window.reverse(self.cotangents(parts))
+            entry = [a for a in (*pulled.hidden, *pulled.other) if a is not None]
+            row = jnp.concatenate([a.ravel() for a in entry])
+            return row, [pulled.params[p.number] for p in params]
+
+        return jax.vmap(pull)(jnp.eye(self.size, dtype=self.vars[0].aval.dtype))
+
+
+class TracedUse(NamedTuple):
+    """A use of a weight that reaches a state: the key of its trace, its op (of a masked weight with what is not
+    masked out), and the axis of y that counts samples, -1 for none."""
+
+    key: TraceKey
+    use: Use
+    op: Op
+    sample_axis: int
+
+    @property
+    def y(self) -> Var:
+        return self.use.y[0]
+
+    @property
+    def inner_shape(self) -> list[int]:
+        """The shape of y for one sample."""
+        return [n for a, n in enumerate(self.y.aval.shape) if a != self.sample_axis]
+
+    @property
+    def sample_label(self) -> str:
+        """The label of the samples in a trace, '' for none."""
+        if self.sample_axis < 0:
+            return ''
+        return (self.op.kept or self.op.axes.y)[self.sample_axis]
+
+
+class Influence(NamedTuple):
+    """Rows of the influence of a window: `Phi[row, (sample,) element]`, for each use `dys[row, K, *y]`, and what
+    multiplies its weight, `xs[K, ...]`."""
+
+    Phi: Any
+    dys: list[Any]
+    xs: list[Any]
+
+
+class SampleState(WholeState):
+    """The same, for each element of the state of one sample where the samples of a batch are independent: a pull
+    with a one at the same element of all samples serves all of them at once."""
+
+    @cached_property
+    def axes(self) -> list[int] | None:
+        """For each use of a weight the axis of y that counts samples; None where samples are not independent, or
+        there are none."""
+        return sample_axes(self.graph.analysis)
+
+    @cached_property
+    def structure(self) -> Structure:
+        return Structure(self.graph.analysis)
+
+    @cached_property
+    def uses(self) -> list[TracedUse]:
+        """Every use of a weight that reaches a state."""
+        analysis, origin = self.graph.analysis, Origin(self.graph.step)
+        reached = 0
+        for row in [*analysis.rows, *analysis.others]:
+            reached |= analysis.dep(row.new).seeds
+        uses = []
+        for i, use in enumerate(analysis.uses):
+            if not reached >> analysis.seed(i) & 1:
+                continue
+            key = TraceKey(tuple(source.leaf for source in origin.of(use.w)))
+            if use.op is None:
+                raise NotSupportedError(
+                    f'{key} is used by {use.place}, which has no op rule, so this rule cannot trace it. '
+                    'Use rtrl or d_rtrl.'
+                )
+            op, axis = use.op, -1 if self.axes is None else self.axes[i]
+            if op.plain and op.axes.x is not None:
+                op = compact(op, self.structure.pattern(use.w))
+            uses.append(TracedUse(key, use, op, axis))
+        keys = distinct(u.key for u in uses)
+        return [u._replace(key=key) for u, key in zip(uses, keys, strict=True)]
+
+    @cached_property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """The shapes of the states of one sample."""
+        return [v.aval.shape if self.axes is None else v.aval.shape[1:] for v in self.vars]
+
+    @cached_property
+    def size_of_one(self) -> int:
+        """The number of elements of the state of one sample."""
+        return sum(int(np.prod(shape)) for shape in self.shapes)
+
+    def rows(self, leaves: Sequence[Any]) -> jax.Array:
+        """The state as one row, or one for each sample."""
+        if self.axes is None:
+            return jnp.concatenate([a.ravel() for a in leaves], -1)
+        return jnp.concatenate([a.reshape(a.shape[0], -1) for a in leaves], -1)
+
+    def parts(self, row: jax.Array) -> list[jax.Array]:
+        """One row, for all samples, as leaves of the state."""
+        cuts = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
+        parts = []
+        for part, shape, v in zip(jnp.split(row, cuts), self.shapes, self.vars, strict=True):
+            part = jnp.broadcast_to(part.reshape(shape), v.aval.shape)
+            parts.append(part.astype(v.aval.dtype))
+        return parts
+
+    def influence_of_uses(self, window: Window) -> Influence:
+        """One row for each element of the state of a sample, through the whole window."""
+        pull_back = window.vjp('hidden', 'other', variables=[u.y for u in self.uses])
+
+        def pull(unit):
+            pulled = pull_back(self.cotangents(self.parts(unit)))
+            entry = [a for a in (*pulled.hidden, *pulled.other) if a is not None]
+            return self.rows(entry), pulled.variables
+
+        ones = jnp.eye(self.size_of_one, dtype=self.vars[0].aval.dtype)
+        Phi, dys = jax.vmap(pull)(ones)
+        return Influence(Phi, dys, [window.operand(u.use) for u in self.uses])
+
+    def weights_to_params(
+        self, weights: Sequence[Any], captured: Sequence[Any], params: Sequence[Any]
+    ) -> Contribution:
+        """Gradients of the weights as their ops take them, to gradients of the parameters."""
+        phi = weight_program(self.graph.step, [u.use.w for u in self.uses])
+        _, pull = jax.vjp(lambda p: phi(captured, *p), list(params))
+        pairs = zip(weights, self.uses, strict=True)
+        [gradients] = pull([g.astype(u.use.w.aval.dtype) for g, u in pairs])
+        return Contribution(params=gradients)
