@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._jax import ClosedJaxpr, new_jaxpr
+from .._jax import new_jaxpr
 from .._jax import trace as trace_flat
 from ..step import Leaf, Step
 
@@ -26,7 +26,8 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> tuple[Step, 
     """
     if not callable(step):
         raise TypeError(
-            f'`step` must be a function step(params, state, *inputs) -> (state, out), got {type(step).__name__}.'
+            '`step` must be a function step(params, state, *inputs) -> (state, out), '
+            f'got {type(step).__name__}.'
         )
     (p_leaves, p_tree), (s_leaves, s_tree), (x_leaves, x_tree) = (
         jax.tree.flatten(t) for t in (params, state, inputs)
@@ -46,24 +47,26 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> tuple[Step, 
         shape['state'] = jax.tree.structure(result[0])
         return [*jax.tree.leaves(result[0]), *out]
 
-    closed = trace_flat(flat, *p_leaves, *s_leaves, *x_leaves)
+    jaxpr, captured = trace_flat(flat, *p_leaves, *s_leaves, *x_leaves)
     if shape['state'] != s_tree:
         raise ValueError(
-            f'`step` takes a state of structure {s_tree} and returns one of {shape["state"]}. It must return the state it was given, updated.'
+            f'`step` takes a state of structure {s_tree} and returns one of {shape["state"]}. It '
+            'must return the state it was given, updated.'
         )
     names = paths(state, 'state')
     hidden, other = moving(s_leaves)
-    pick = lambda whole, first: [whole[first + i] for i in (*hidden, *other)]
-    jaxpr, n = closed.jaxpr, len(p_leaves)
-    invars = [*jaxpr.invars[:n], *pick(jaxpr.invars, n), *jaxpr.invars[n + len(s_leaves) :]]
-    outs = [*pick(jaxpr.outvars, 0), *jaxpr.outvars[len(s_leaves) :]]
-    program = ClosedJaxpr(new_jaxpr(invars, outs, jaxpr.eqns, jaxpr.constvars), closed.consts)
-    return Step(
-        program,
+    order, first = [*hidden, *other], len(captured) + len(p_leaves)
+    before, after = jaxpr.invars[:first], jaxpr.invars[first + len(s_leaves) :]
+    states = [jaxpr.invars[first + i] for i in order]
+    outs = [*[jaxpr.outvars[i] for i in order], *jaxpr.outvars[len(s_leaves) :]]
+    found = Step(
+        new_jaxpr([*before, *states, *after], outs, jaxpr.eqns),
+        captured,
         paths(params, 'params'),
         tuple(names[i] for i in hidden),
         tuple(names[i] for i in other),
-    ), shape['out']
+    )
+    return found, shape['out']
 
 
 def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
