@@ -1,4 +1,4 @@
-"""The step with a variable added to each new hidden state, whose derivative is the learning signal."""
+"""The step with a variable added to each new hidden state, as 0.2 published it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax import ClosedJaxpr, Var, eval_jaxpr, is_float, new_jaxpr, trace
+from .._jax import ClosedJaxpr, Traced, Var, open_jaxpr, run_jaxpr
+from ..graph.perturbation import perturb
 
 
 class PerturbationError(ValueError, AssertionError):
@@ -16,25 +17,29 @@ class PerturbationError(ValueError, AssertionError):
 
 
 class HiddenPerturbation(NamedTuple):
-    """The step's jaxpr with one more input for each hidden state, added to its new value."""
+    """The program of a step with one more input for each hidden state, added to its new value.
+
+    `perturb_jaxpr` has the program (`.jaxpr`) and the values of its first inputs (`.consts`); then
+    come the inputs of the step and `perturb_vars`.
+    """
 
     perturb_vars: list
     perturb_hidden_paths: list
     perturb_hidden_states: list
-    perturb_jaxpr: ClosedJaxpr
+    perturb_jaxpr: Traced
 
     def _check(self, perturb_data: Sequence[Any]) -> None:
         if len(perturb_data) != len(self.perturb_vars):
             raise PerturbationError(
-                f'`perturb_data` must have one array for each of the {len(self.perturb_vars)} hidden states, got {len(perturb_data)}.'
+                '`perturb_data` must have one array for each of the '
+                f'{len(self.perturb_vars)} hidden states, got {len(perturb_data)}.'
             )
 
     def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[Any]:
         """The outputs of the perturbed step."""
         self._check(perturb_data)
-        return eval_jaxpr(
-            self.perturb_jaxpr.jaxpr, self.perturb_jaxpr.consts, *inputs, *perturb_data
-        )
+        jaxpr, captured = opened(self.perturb_jaxpr)
+        return run_jaxpr(jaxpr, *captured, *inputs, *perturb_data)
 
     def init_perturb_data(self) -> list[jax.Array]:
         """A zero for each hidden state."""
@@ -42,7 +47,7 @@ class HiddenPerturbation(NamedTuple):
 
     def perturb_data_to_hidden_group_data(
         self, perturb_data: Sequence[Any], hidden_groups: Sequence[Any]
-    ) -> list[Any]:
+    ) -> list[jax.Array]:
         """The perturbations (or their gradients) of each group, `(*varshape, num_state)`."""
         self._check(perturb_data)
         at = dict(zip(self.perturb_hidden_paths, perturb_data, strict=True))
@@ -53,32 +58,19 @@ class HiddenPerturbation(NamedTuple):
         return self._asdict()
 
 
-def perturb(
-    program: ClosedJaxpr, outvars: Sequence[Var], paths: Sequence[tuple], states: Sequence[Any]
+def opened(program: Traced | ClosedJaxpr) -> Traced:
+    """A program without constants of its own: what it closes over comes first."""
+    return program if isinstance(program, Traced) else open_jaxpr(program)
+
+
+def perturbation(
+    program: Traced | ClosedJaxpr,
+    outvars: Sequence[Var],
+    paths: Sequence[tuple],
+    states: Sequence[Any],
 ) -> HiddenPerturbation:
-    """Add a fresh variable to each of these variables of a flat program, where it is made or, if it is an input, where it is returned."""
-    jaxpr = program.jaxpr
-    fresh = {v: Var(v.aval) for v in outvars}
-    inputs = set(jaxpr.invars)
-    eqns = []
-    for eqn in jaxpr.eqns:
-        raw = {v: Var(v.aval) for v in eqn.outvars if v in fresh}
-        eqns.append(eqn.replace(outvars=[raw.get(v, v) for v in eqn.outvars]) if raw else eqn)
-        eqns += [_plus(r, fresh[v], v) for v, r in raw.items()]
-    renamed = {}
-    for v in fresh:
-        if v in inputs:
-            renamed[v] = Var(v.aval)
-            eqns.append(_plus(v, fresh[v], renamed[v]))
-    outs = [renamed.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outvars]
-    made = new_jaxpr([*jaxpr.invars, *fresh.values()], outs, eqns, jaxpr.constvars)
-    return HiddenPerturbation(
-        list(fresh.values()), list(paths), list(states), ClosedJaxpr(made, program.consts)
-    )
-
-
-def _plus(a: Var, b: Var, out: Var):
-    [add] = trace(lambda x, y: x + y if is_float(a) else jnp.copy(x), a, b).jaxpr.eqns
-    if not is_float(a):
-        return add.replace(invars=[a], outvars=[out])
-    return add.replace(invars=[a, b], outvars=[out])
+    """The record of a program whose variables `outvars` are the new hidden states, which have these
+    paths and belong to these state objects."""
+    jaxpr, captured = opened(program)
+    perturbed, added = perturb(jaxpr, outvars)
+    return HiddenPerturbation(added, list(paths), list(states), Traced(perturbed, captured))
