@@ -100,7 +100,8 @@ def published(
     groups = [published_group(analysis, g, states, mixing=mixing) for g in graph.groups]
     if sparse is not None:
         groups = with_neighbours(analysis, groups, *sparse)
-    relations = [published_relation(analysis, r, groups, states) for r in graph.relations]
+    views = {g.index: g for g in groups}
+    relations = [published_relation(analysis, r, views, states) for r in graph.relations]
     added = None
     if perturbed:
         program = Traced(step.jaxpr, step.captured)

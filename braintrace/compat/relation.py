@@ -135,11 +135,11 @@ class _Tails(Sequence):
 def published_relation(
     analysis: Analysis,
     relation: Relation,
-    groups: Sequence[HiddenGroup],
+    groups: Mapping[int, HiddenGroup],
     states: Mapping[tuple, Any],
 ) -> HiddenParamOpRelation:
-    """The view of a relation; `groups` are the views of all groups, `states` has the state objects
-    by path."""
+    """The view of a relation; `groups` has the views of the groups by index, `states` the state
+    objects by path."""
     use, sources = relation.use, relation.sources
     seed = analysis.seed_of(use)
     keys: list[str] = []

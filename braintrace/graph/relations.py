@@ -249,7 +249,8 @@ class _Teller:
         """Why nothing is traced."""
         name, where = ' and '.join(self.names), self.use.place
         reach = self.reach
-        touched = [groups[g] for g, r in reach.items() if r.mixed or r.crowded]
+        obstructed = {g for g, r in reach.items() if r.mixed or r.crowded}
+        touched = [g for g in groups if g.index in obstructed]
         about = self._about([p for g in touched for p in g.paths])
         instead = 'It has no trace there and gets its in-window gradient.'
         if not touched:
