@@ -4,67 +4,58 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from braintrace._jax import Literal, eval_jaxpr, new_jaxpr
-from braintrace.engine.evaluate import Program
-from braintrace.engine.window import Window
+from braintrace._jax import Literal, new_jaxpr, run_jaxpr
+from braintrace.compat.records import published
 from braintrace.frontends.function import trace
-from braintrace.graph.diagnostics import DiagnosticKind, Diagnostics
-from braintrace.graph.etrace_graph import assemble, prepare
-from braintrace.graph.flatten import ControlFlowPolicy
+from braintrace.graph.compile import compile_step
+from braintrace.graph.diagnostics import DiagnosticKind
 from braintrace.ops.axes import gradient
-from braintrace.plan.layout import lay_out
 
 
 def check_step(fn, params, state, *inputs, policy=None):
-    """Compile `fn` and check every claim; gives the graph."""
-    diagnostics = Diagnostics()
-    found = prepare(
-        trace(fn, params, state, *inputs)[0], policy or ControlFlowPolicy(), diagnostics
-    )
-    graph = assemble(found, diagnostics)
+    """Compile `fn` and check every claim; gives the published graph."""
+    graph = compile_step(trace(fn, params, state, *inputs)[0], policy=policy)
+    analysis = graph.analysis
     leaves = jax.tree.leaves((params, state, inputs))
-    values = all_values(found.step, leaves)
+    values = all_values(graph.step, leaves)
     plain = lambda p, s: jax.tree.leaves(fn(p, s, *inputs)[0])
-    for v, w in zip(found.step.hidden_outs, plain(params, state), strict=True):
+    for v, w in zip(graph.step.hidden_outs, plain(params, state), strict=True):
         np.testing.assert_allclose(values[v], w, atol=1e-12)
     true = jax.jacrev(plain, (0, 1))(params, state)
     dp, ds = ([[np.asarray(a) for a in jax.tree.leaves(row[k])] for row in true] for k in (0, 1))
-    check_flat(found.step, leaves, dp, ds)
-    check_maps(found, ds)
-    check_groups(graph, values, ds)
-    check_relations(graph, found, values, dp, jax.tree.leaves(params))
-    return graph
+    check_flat(graph.step, leaves, dp, ds)
+    check_maps(analysis, ds)
+    check_groups(published(graph), values, ds)
+    check_relations(graph, values, dp, jax.tree.leaves(params))
+    return published(graph)
 
 
 def all_values(step, leaves):
     """The value of every variable."""
-    jaxpr = step.jaxpr.jaxpr
+    jaxpr = step.jaxpr
     every = [*jaxpr.invars, *[v for e in jaxpr.eqns for v in e.outvars]]
-    values = eval_jaxpr(
-        new_jaxpr(jaxpr.invars, every, jaxpr.eqns, jaxpr.constvars), step.jaxpr.consts, *leaves
-    )
-    return dict(zip(every, values, strict=True)) | dict(
-        zip(jaxpr.constvars, step.jaxpr.consts, strict=True)
-    )
+    program = new_jaxpr(jaxpr.invars, every, jaxpr.eqns)
+    return dict(zip(every, run_jaxpr(program, *step.captured, *leaves), strict=True))
 
 
 def check_flat(step, leaves, dp, ds):
     """The flat program has the derivatives of the original."""
     n, m = len(step.params), len(step.params) + len(step.hidden)
-    run = lambda *moving: eval_jaxpr(step.jaxpr.jaxpr, step.jaxpr.consts, *moving, *leaves[m:])[
-        : m - n
-    ]
+
+    def run(*moving):
+        return run_jaxpr(step.jaxpr, *step.captured, *moving, *leaves[m:])[: m - n]
+
     for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
         for a, b in zip(row, [*p, *s], strict=True):
             np.testing.assert_allclose(a, b, atol=1e-12)
 
 
-def check_maps(found, ds):
+def check_maps(analysis, ds):
     """Outside the claimed pattern the Jacobian is zero."""
-    for row in found.rows:
-        for i, old in enumerate(found.rows):
-            true = ds[found.step.hidden.index(row.leaf)][found.step.hidden.index(old.leaf)]
-            dep, n = found.of_row(row), int(np.prod(old.shape))
+    for row in analysis.rows:
+        for i, old in enumerate(analysis.rows):
+            true = ds[analysis.step.hidden.index(row.leaf)][analysis.step.hidden.index(old.leaf)]
+            dep, n = analysis.of_row(row), int(np.prod(old.shape))
             true = true.reshape(int(np.prod(row.shape)), n)
             allowed = np.full(true.shape, bool(dep.mixed >> i & 1))
             mark(allowed, dep.maps.get(i, ()))
@@ -107,23 +98,22 @@ def check_groups(graph, values, ds):
                     )
 
 
-def check_relations(graph, found, values, dp, params):
+def check_relations(graph, values, dp, params):
     """phi, labels and maps together give the derivative of the new state by the parameters, where no part of it was declared mixed."""
-    outs = found.step.hidden_outs
+    analysis = graph.analysis
+    outs = graph.step.hidden_outs
     total = [[np.zeros((v.aval.size, p.size)) for p in params] for v in outs]
     weights, pull = jax.vjp(lambda *p: graph.weights(p), *params)
-    for k, r in enumerate(graph.hidden_param_op_relations):
+    for k, r in enumerate(graph.relations):
         x = r.operand([a.val if isinstance(a, Literal) else values[a] for a in r.use.eqn.invars])
-        for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
-            consts = [values[v] for v in tail.constvars]
-            for v, d in zip(
-                g.hidden_outvars,
-                jax.jacrev(lambda y, t=tail, c=consts: eval_jaxpr(t, c, y))(values[r.y]),
-                strict=True,
-            ):
+        for g in r.groups:
+            tail = analysis.along([analysis.seed_of(r.use)], [r.y_var], g.outvars)
+            free = [values[v] for v in tail.free]
+            slopes = jax.jacrev(lambda y, t=tail, c=free: t(c, y))(values[r.y_var])
+            for v, d in zip(g.outvars, slopes, strict=True):
                 n = v.aval.size
-                d = np.asarray(d).reshape(n, *r.y.aval.shape)
-                fed = np.zeros((n, r.y.aval.size), bool)
+                d = np.asarray(d).reshape(n, *r.y_var.aval.shape)
+                fed = np.zeros((n, r.y_var.aval.size), bool)
                 mark(fed, r.maps[g.index], transposed=True)
                 assert not d.reshape(n, -1)[~fed].any(), (
                     'a unit is fed by an element that its map does not name'
@@ -138,13 +128,13 @@ def check_relations(graph, found, values, dp, params):
                 for q, back in enumerate(jax.vmap(pull)(ct)):
                     total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)
     for j, v in enumerate(outs):
-        for q, var in enumerate(found.step.param_vars):
-            parts = [u for u, use in enumerate(found.uses) if stems_from(found, use.w, var)]
+        for q, var in enumerate(analysis.step.param_vars):
+            parts = [u for u, use in enumerate(analysis.uses) if stems_from(analysis, use.w, var)]
             crowded = graph.explain(
                 kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH,
-                weight_path=found.step.params[q].path,
+                weight_path=analysis.step.params[q].path,
             )
-            if not crowded and not any(found.dep(v).mixed >> found.seed(u) & 1 for u in parts):
+            if not crowded and not any(analysis.dep(v).mixed >> analysis.seed(u) & 1 for u in parts):
                 np.testing.assert_allclose(
                     total[j][q], dp[j][q].reshape(v.aval.size, -1), atol=1e-10
                 )
@@ -152,7 +142,11 @@ def check_relations(graph, found, values, dp, params):
 
 def check_factors(graph, params, state, *inputs):
     """What a window pulls back, D and df, are the diagonal of the transitions and the elements of the tails that the maps name."""
-    layout = lay_out(graph)
+    from braintrace.engine.evaluate import Program
+    from braintrace.engine.window import Window
+    from braintrace.plan.layout import lay_out
+
+    layout = lay_out(graph.compiled)
     leaves, n = jax.tree.leaves((params, state, inputs)), len(graph.step.params)
     values, m = all_values(graph.step, leaves), n + len(graph.step.hidden)
     window = Window(Program(layout), leaves[:n], leaves[n:m], [], [a[None] for a in leaves[m:]], 1)
@@ -169,10 +163,10 @@ def check_factors(graph, params, state, *inputs):
         )
         for f in s.feeds:
             r, unit = layout.relations[f.relation], f.unit.ravel()
-            tail = r.y_to_hidden_group_jaxprs[r.hidden_groups.index(g)]
-            true = jax.jacrev(lambda y, t=tail: eval_jaxpr(t, [values[v] for v in t.constvars], y))(
-                values[r.y]
-            )
+            analysis = graph.compiled.analysis
+            tail = analysis.along([analysis.seed_of(r.use)], [r.y_var], g.hidden_outvars)
+            free = [values[v] for v in tail.free]
+            true = jax.jacrev(lambda y, t=tail, c=free: t(c, y))(values[r.y_var])
             for df, k in zip(window.slope(f.relation, s.group, f.unit)[0], order, strict=True):
                 df, named = (
                     df.ravel(),
@@ -183,12 +177,12 @@ def check_factors(graph, params, state, *inputs):
                 )
 
 
-def stems_from(found, w, var):
+def stems_from(analysis, w, var):
     todo = [w]
     while todo:
         a = todo.pop()
         if a is var:
             return True
-        if a in found.made_by:
-            todo += [b for b in found.eqns[found.made_by[a]].invars if not isinstance(b, Literal)]
+        if a in analysis.made_by:
+            todo += [b for b in analysis.eqns[analysis.made_by[a]].invars if not isinstance(b, Literal)]
     return False

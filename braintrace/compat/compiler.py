@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ..errors import NotSupportedError
 from ..frontends import brainstate as frontend
 from ..frontends.brainstate import ModuleInfo
 from ..graph.analysis import Analysis
+from ..graph.compile import assemble, prepare
 from ..graph.diagnostics import DiagnosticKind, Diagnostics, emit
-from ..graph.etrace_graph import ETraceGraph, assemble, prepare
+from ..graph.flags import Trace
 from ..graph.flatten import ControlFlowPolicy
-from ..graph.groups import HiddenGroup, find_groups, with_neighbours
-from ..graph.perturbation import HiddenPerturbation, perturb
-from ..graph.relations import HiddenParamOpRelation, find_relations
+from ..graph.groups import find_groups
+from ..graph.relations import find_relations
+from .hidden_group import HiddenGroup, published_group, with_neighbours
+from .perturbation import HiddenPerturbation, perturbation
+from .records import ETraceGraph, published
+from .relation import HiddenParamOpRelation, published_relation
 
-Trace = Callable[[tuple], bool] | str
+_LEARNING = ('ParamState', 'HiddenState', 'HiddenGroupState', 'HiddenTreeState')
 
 
 def extract_module_info(
@@ -46,7 +50,7 @@ def _extract(
     policy = control_flow or ControlFlowPolicy()
     if not isinstance(policy, ControlFlowPolicy):
         raise TypeError(f'`control_flow` must be a ControlFlowPolicy, got {type(policy).__name__}.')
-    if trace not in ('all', 'marked') if isinstance(trace, str) else not callable(trace):
+    if not callable(trace) and trace not in ('all', 'marked'):
         raise ValueError(
             f"`trace` must be 'all', 'marked' or a function of a parameter's path, got {trace!r}."
         )
@@ -54,19 +58,18 @@ def _extract(
     diagnostics = Diagnostics()
     for path in strangers:
         _tell_stranger(path, info.states[path], diagnostics)
-    found = prepare(info.step, policy, diagnostics, trace)
-    return info.with_step(found.step, found.uses), found, diagnostics
+    analysis = prepare(info.step, policy, diagnostics, trace)
+    return info.with_step(analysis.step, analysis.uses), analysis, diagnostics
 
 
 def _tell_stranger(path: tuple, state: Any, diagnostics: Diagnostics) -> None:
-    message = f'The step uses a {type(state).__name__} that the model does not hold; it is known as {path[0]}.'
-    learns = type(state).__name__ in (
-        'ParamState',
-        'HiddenState',
-        'HiddenGroupState',
-        'HiddenTreeState',
+    """A state that the step uses and the model does not hold; one that learns deserves a warning."""
+    kind = type(state).__name__
+    tell = diagnostics.warning if kind in _LEARNING else diagnostics.info
+    tell(
+        DiagnosticKind.STATE_MISMATCH,
+        f'The step uses a {kind} that the model does not hold; it is known as {path[0]}.',
     )
-    (diagnostics.warning if learns else diagnostics.info)(DiagnosticKind.STATE_MISMATCH, message)
 
 
 def compile_etrace_graph(
@@ -103,16 +106,13 @@ def compile_etrace_graph(
         [(('W', 'weight'), 'dot_general'), (('W', 'weight'), 'add')]
     """
     sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
-    info, found, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
-    graph = assemble(
-        found,
-        diagnostics,
-        module_info=info,
-        states=info.states,
+    info, analysis, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
+    graph = published(
+        assemble(analysis, diagnostics, trace),
+        info,
         mixing=include_recurrent_mixing,
         sparse=sparse,
         perturbed=include_hidden_perturb,
-        traced=trace,
     )
     emit(graph.diagnostics)
     return graph
@@ -127,7 +127,8 @@ def _sparse(sparse_n: int | None, limit: int, mixing: bool) -> tuple[int, int] |
         raise ValueError(f'`sparse_n` must be at least 1, got {sparse_n}.')
     if not mixing:
         raise NotSupportedError(
-            '`sparse_n` needs include_recurrent_mixing=True: without the mixing operations units have no neighbours.'
+            '`sparse_n` needs include_recurrent_mixing=True: without the mixing operations units '
+            'have no neighbours.'
         )
     return sparse_n, limit
 
@@ -146,10 +147,13 @@ def find_hidden_groups_from_minfo(
 ) -> tuple[list[HiddenGroup], dict[tuple, HiddenGroup]]:
     """The hidden groups of an extracted model, and the group of each hidden path."""
     sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
-    groups = find_groups(
-        _analysis(minfo), Diagnostics(), states=minfo.states, mixing=include_recurrent_mixing
-    )
-    groups = groups if sparse is None else with_neighbours(_analysis(minfo), groups, *sparse)
+    analysis = _analysis(minfo)
+    groups = [
+        published_group(analysis, g, minfo.states, mixing=include_recurrent_mixing)
+        for g in find_groups(analysis, Diagnostics())
+    ]
+    if sparse is not None:
+        groups = with_neighbours(analysis, groups, *sparse)
     return groups, {p: g for g in groups for p in g.hidden_paths}
 
 
@@ -176,10 +180,11 @@ def find_hidden_param_op_relations_from_minfo(
     descended_scan_eqn_ids: frozenset = frozenset(),
 ) -> list[HiddenParamOpRelation]:
     """The relations between the weights of an extracted model and its hidden groups."""
-    groups = sorted(
-        {g.index: g for g in hid_path_to_group.values()}.values(), key=lambda g: g.index
-    )
-    return find_relations(_analysis(minfo), groups, Diagnostics(), minfo.states)
+    analysis = _analysis(minfo)
+    views = {g.index: g for g in hid_path_to_group.values()}
+    groups = [g for g in find_groups(analysis, Diagnostics()) if g.index in views]
+    relations = find_relations(analysis, groups, Diagnostics())
+    return [published_relation(analysis, r, views, minfo.states) for r in relations]
 
 
 def find_hidden_param_op_relations_from_module(
@@ -195,7 +200,7 @@ def add_hidden_perturbation_from_minfo(
 ) -> HiddenPerturbation:
     """The program of an extracted model with a variable added to each new hidden state."""
     paths = list(minfo.hidden_path_to_outvar)
-    return perturb(
+    return perturbation(
         minfo.closed_jaxpr,
         [minfo.hidden_path_to_outvar[p] for p in paths],
         paths,

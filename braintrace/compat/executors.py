@@ -7,13 +7,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._jax import Literal, eval_jaxpr, new_jaxpr
+from .._jax import Atom, Literal, Var, new_jaxpr, run_jaxpr
 from ..frontends import brainstate as frontend
-from ..graph.etrace_graph import ETraceGraph
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.data import first_step
 from ..show.report import CompilationReport
 from .compiler import compile_etrace_graph
+from .hidden_group import HiddenGroup
+from .perturbation import opened
+from .records import ETraceGraph
+from .relation import HiddenParamOpRelation
 
 brainstate: Any = frontend.brainstate
 
@@ -63,7 +66,7 @@ class ETraceGraphExecutor:
 
     @property
     def states(self) -> dict[tuple, Any]:
-        """The same."""
+        """The states of the model by path."""
         return self.path_to_states
 
     @property
@@ -77,7 +80,7 @@ class ETraceGraphExecutor:
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""
-        text = CompilationReport(self.graph).to_str(2)
+        text = CompilationReport(self.graph.compiled).to_str(2)
         if verbose:
             print(text)
         return text if return_msg else None
@@ -124,45 +127,61 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     def solve_h2w_h2h_jacobian(
         self, *args: Any, etrace_stepper: Any = None, init_etrace: Any = None
     ) -> tuple:
-        """One step and its factors: `(out, hidden values, other values, (xs, dfs), [D of each group], None)`; nothing is written to the model.
+        """One step and its factors; nothing is written to the model.
 
-        `xs` has what multiplies each weight by the relation's name, `dfs` the slopes `(*y, states)` by (name, group index), `D` the shape `(*units, S, S)`.
+        Returns:
+            `(out, hidden values, other values, (xs, dfs), [D of each group], None)`. `xs` has what
+            multiplies each weight by the relation's name, `dfs` the slopes `(*y, states)` by (name,
+            group index), `D` the shape `(*units, S, S)`.
         """
         graph = self.graph
-        info, jaxpr = graph.module_info, graph.step.jaxpr.jaxpr
-        variables = [v for e in jaxpr.eqns for v in e.outvars]
-        inputs = info.flat_inputs(first_step(args))
-        program = new_jaxpr(
-            info.jaxpr.invars, [*info.jaxpr.outvars, *variables], jaxpr.eqns, info.jaxpr.constvars
-        )
-        values = eval_jaxpr(program, info.closed_jaxpr.consts, *inputs)
-        out, hidden, other, _ = info.unflatten(values[: len(info.jaxpr.outvars)])
-        at = dict(zip(variables, values[len(info.jaxpr.outvars) :], strict=True)) | dict(
-            zip(info.jaxpr.invars, inputs, strict=True)
-        )
-        at |= dict(zip(info.jaxpr.constvars, info.closed_jaxpr.consts, strict=True))
+        results, values = self._step(first_step(args))
+        out, hidden, other, _ = graph.module_info.unflatten(results)
         xs, dfs = {}, {}
         for r in graph.hidden_param_op_relations:
-            xs[r.name] = r.operand(
-                [a.val if isinstance(a, Literal) else at[a] for a in r.use.eqn.invars]
-            )
-            for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
-                f = lambda y, g=g, tail=tail: g.concat_hidden(
-                    eval_jaxpr(tail, [at[v] for v in tail.constvars], y)
-                )
-                value, pull = jax.vjp(f, at[r.y_var])
-                rows = [
-                    pull(jnp.zeros_like(value).at[..., a].set(1))[0] for a in range(g.num_state)
-                ]
-                dfs[r.name, g.index] = jnp.stack(rows, -1)
-        D = []
-        for g in graph.hidden_groups:
-            now = [at[v] for v in g.hidden_invars], [at[v] for v in g.transition_jaxpr_constvars]
-            D.append(g.full_jacobian(*now) if self._full else g.diagonal_jacobian(*now))
-        return out, hidden, other, (xs, dfs), D, None
+            xs[r.name] = r.operand([_value(values, a) for a in r.use.eqn.invars])
+            for k, g in enumerate(r.hidden_groups):
+                dfs[r.name, g.index] = _slopes(r, k, values)
+        transitions = [self._transition(g, values) for g in graph.hidden_groups]
+        return out, hidden, other, (xs, dfs), transitions, None
+
+    def _step(self, args: tuple) -> tuple[list[Any], dict[Var, Any]]:
+        """The outputs of one step, and the value of every variable in it."""
+        info = self.graph.module_info
+        jaxpr, captured = opened(info.closed_jaxpr)
+        inputs = [*captured, *info.flat_inputs(args)]
+        made = [v for e in jaxpr.eqns for v in e.outvars]
+        program = new_jaxpr(jaxpr.invars, [*jaxpr.outvars, *made], jaxpr.eqns)
+        results = run_jaxpr(program, *inputs)
+        n = len(jaxpr.outvars)
+        values = dict(zip([*jaxpr.invars, *made], [*inputs, *results[n:]], strict=True))
+        return results[:n], values
+
+    def _transition(self, g: HiddenGroup, values: dict[Var, Any]) -> jax.Array:
+        hidden = [values[v] for v in g.hidden_invars]
+        free = [values[v] for v in g.transition_jaxpr_constvars]
+        return (g.full_jacobian if self._full else g.diagonal_jacobian)(hidden, free)
 
     def solve_h2w_h2h_l2h_jacobian(self, *args: Any, **kwargs: Any) -> tuple:
         """Not handed out: differentiate the call of a learner instead."""
         raise NotImplementedError(
-            'The residual of a pull is not handed out: differentiate the call of a learner (`braintrace.compile`) instead.'
+            'The residual of a pull is not handed out: differentiate the call of a learner '
+            '(`braintrace.compile`) instead.'
         )
+
+
+def _value(values: dict[Var, Any], a: Atom) -> Any:
+    return a.val if isinstance(a, Literal) else values[a]
+
+
+def _slopes(r: HiddenParamOpRelation, k: int, values: dict[Var, Any]) -> jax.Array:
+    """The derivatives of a relation's k-th group by y, `(*y, states)`."""
+    g, tail = r.hidden_groups[k], r.y_to_hidden_group_jaxprs[k]
+    free = [values[v] for v in tail.invars[:-1]]
+
+    def new_states(y: jax.Array) -> jax.Array:
+        return g.concat_hidden(run_jaxpr(tail, *free, y))
+
+    value, pull = jax.vjp(new_states, values[r.y_var])
+    rows = [pull(jnp.zeros_like(value).at[..., a].set(1))[0] for a in range(g.num_state)]
+    return jnp.stack(rows, -1)

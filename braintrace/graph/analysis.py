@@ -1,18 +1,25 @@
-"""The influence of every hidden state and every use of a weight on everything that follows, in one pass over a flat step."""
+"""The influence of every hidden state and every use of a weight on everything that follows, in one
+pass over a flat step."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from jax import lax
 
-from .._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, is_float, new_jaxpr, prune, trace
-from ..step import Leaf, Step
+from .._jax import Atom, JaxprEqn, Literal, Var, is_float, new_jaxpr, prune, trace
+from ..step import Fragment, Leaf, Step
+from .constants import constants
+from .dependence import NO_SIZES, NOTHING, Dep, Sizes, union
 from .index_maps import positions
-from .influence import NO_FANS, NOTHING, Constants, Dep, influence, union
+from .influence import influence
 from .uses import Use
+
+Cuts = Mapping[int, frozenset[int]]  # operands by the number of their equation
+Deps = dict[Var, Dep]
+Values = TypeVar('Values')
 
 
 class Row(NamedTuple):
@@ -25,85 +32,65 @@ class Row(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the units."""
         return self.old.aval.shape if self.column is None else self.old.aval.shape[:-1]
 
-    def of(self, a):
+    def of(self, a: Values) -> Values:
         """This row of the leaf's value, or of a map with its shape."""
-        return a if self.column is None else a[..., self.column]
+        return a if self.column is None else a[..., self.column]  # type: ignore[index]
 
 
 class Analysis:
-    """Who depends on whom. Seed `i` is row `i`; the seeds of the uses follow.
+    """Who depends on whom in a flat step. Seed `i` is row `i` of the hidden states, then come the
+    rows of the other states, then the uses.
 
-    `cuts` has the operands, by equation, where the paths of states are cut, `use_cuts` those for the outputs of uses. They are one and the same object where
-    one set serves both; else a path of the one kind goes on where one of the other ends, and the two must be followed one after the other.
+    `cuts` has the operands, by equation, where the paths of states are cut, `use_cuts` those for
+    the outputs of uses. They are one and the same object where one set serves both; else a path of
+    the one kind goes on where one of the other ends, and the two must be followed one after the
+    other.
     """
 
     def __init__(self, step: Step, uses: Sequence[Use]):
         self.step, self.uses = step, tuple(uses)
-        self.eqns: list[JaxprEqn] = step.jaxpr.jaxpr.eqns
+        self.eqns: list[JaxprEqn] = step.jaxpr.eqns
         self.made_by = {v: k for k, e in enumerate(self.eqns) for v in e.outvars}
-        self.rows = [
-            r
-            for old, new, leaf in zip(step.hidden_vars, step.hidden_outs, step.hidden, strict=True)
-            for r in _rows(leaf, old, new)
-        ]
-        self.others = [
-            r
-            for old, new, leaf in zip(step.other_vars, step.other_outs, step.other, strict=True)
-            for r in _rows(leaf, old, new)
-        ]
-        first = self.seed(0)
-        states = [
-            (row.old, Dep({s: (_start(row),)}))
-            for s, row in enumerate([*self.rows, *self.others])
-            if is_float(row.old) and row.old.aval.size
-        ]
-        outputs = [
-            (
-                y,
-                Dep({first + u: (positions(y.aval.shape),)})
-                if use.axes
-                else Dep(mixed=1 << first + u),
-            )
-            for u, use in enumerate(self.uses)
-            for y in use.y
-            if y.aval.size
-        ]
-        of_states, self.cuts = self._spread(states, {})
-        of_uses, self.use_cuts = self._spread(
-            outputs,
-            {
-                first + u: use.y[0].aval.size
-                for u, use in enumerate(self.uses)
-                if use.axes and len(use.y) == 1
-            },
-        )
-        self.deps: dict[Var, Dep] = of_states | of_uses
-        self.deps.update(
-            {
-                v: Dep(d.maps | of_uses[v].maps, d.mixed | of_uses[v].mixed, of_uses[v].fans)
-                for v, d in of_states.items()
-                if v in of_uses
-            }
-        )
-        if not self._apart(of_states, self.cuts, self.use_cuts) and not self._apart(
-            of_uses, self.use_cuts, self.cuts
-        ):
-            cuts = {
-                k: self.cuts.get(k, frozenset()) | self.use_cuts.get(k, frozenset())
-                for k in {**self.cuts, **self.use_cuts}
-            }
-            self.cuts = self.use_cuts = cuts
+        self.rows = _rows(step.hidden, step.hidden_vars, step.hidden_outs)
+        self.others = _rows(step.other, step.other_vars, step.other_outs)
+        of_states, self.cuts = self._follow(self._born_as_states(), NO_SIZES)
+        of_uses, self.use_cuts = self._follow(self._born_in_uses(), self._single_outputs())
+        self.deps: Deps = {**of_states, **of_uses}
+        for v in of_states.keys() & of_uses.keys():
+            a, b = of_states[v], of_uses[v]
+            self.deps[v] = Dep(a.maps | b.maps, a.mixed | b.mixed, b.inverse)
+        if self._goes_on(of_states, self.cuts, self.use_cuts):
+            return
+        if self._goes_on(of_uses, self.use_cuts, self.cuts):
+            return
+        both = self.cuts.keys() | self.use_cuts.keys()
+        self.cuts = self.use_cuts = {
+            k: self.cuts.get(k, frozenset()) | self.use_cuts.get(k, frozenset())
+            for k in sorted(both)
+        }
 
     def seed(self, use: int) -> int:
+        """The seed of a use, by its number."""
         return len(self.rows) + len(self.others) + use
 
-    def cuts_of(self, seed: int) -> Mapping[int, frozenset[int]]:
+    def seed_of(self, use: Use) -> int:
+        """The seed of a use."""
+        return self.seed(self.uses.index(use))
+
+    def seeds_of(self, rows: Iterable[Row]) -> list[int]:
+        """The seeds of rows of the hidden states."""
+        number = {row: s for s, row in enumerate(self.rows)}
+        return [number[row] for row in rows]
+
+    def cuts_of(self, seed: int) -> Cuts:
         """The operands, by equation, at which the paths of a seed are cut."""
         return self.use_cuts if seed >= self.seed(0) else self.cuts
 
     def dep(self, a: Atom) -> Dep:
+        """What a value depends on."""
         return NOTHING if isinstance(a, Literal) else self.deps.get(a, NOTHING)
 
     def of_row(self, row: Row) -> Dep:
@@ -111,155 +98,175 @@ class Analysis:
         d, n = self.dep(row.new), row.leaf.columns
         if row.column is None:
             return d
-        fans = {
-            s: np.where((fan >= 0) & (fan % n == row.column), fan // n, -1)
-            for s, fan in d.fans.items()
-        }
-        return Dep(
-            d.each(row.of).maps, d.mixed, {s: fan for s, fan in fans.items() if (fan >= 0).any()}
-        )
+        inverse = {}
+        for s, m in d.inverse.items():
+            mine = np.where((m >= 0) & (m % n == row.column), m // n, -1)
+            if (mine >= 0).any():
+                inverse[s] = mine
+        return Dep(d.each(row.of).maps, d.mixed, inverse)
 
-    def _spread(
-        self, born: Iterable[tuple[Var, Dep]], sizes: Mapping[int, int]
-    ) -> tuple[dict[Var, Dep], dict[int, frozenset[int]]]:
-        """What depends on these seeds, and the operands of equations where their paths are cut. `sizes`: those that may have a fan."""
-        const = Constants(self.step.jaxpr)
-        products = {
-            y for use in self.uses if use.op is None or use.op.axes.x is not None for y in use.y
-        }
-        new: dict[Var, Dep] = {}
-        cuts: dict[int, frozenset[int]] = {}
-        for v, d in born:
-            new[v] = union([new.get(v, NOTHING), d])
-        deps = dict(new)
-        for k, eqn in enumerate(self.eqns):
-            ins = [NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING) for a in eqn.invars]
-            if any(ins):
-                weighted = any(
-                    v in products for v in eqn.outvars
-                )  # through another weight a fan ends, whatever the shape: position-wise rules do not cross it
-                gathered = {i for i, d in enumerate(ins) if weighted and d.fans}
-                ins = [Dep(mixed=d.seeds) if i in gathered else d for i, d in enumerate(ins)]
-                outs, cut = influence(eqn, ins, const, sizes=NO_FANS if weighted else sizes)
-                cut = cut | gathered
-                if cut:
-                    cuts[k] = cut
-                deps.update(
-                    {
-                        v: union([d, new.get(v, NOTHING)])
-                        for v, d in zip(eqn.outvars, outs, strict=True)
-                        if d
-                    }
-                )
-        return deps, cuts
-
-    def _apart(
-        self,
-        deps: Mapping[Var, Dep],
-        cuts: Mapping[int, frozenset[int]],
-        others: Mapping[int, frozenset[int]],
-    ) -> bool:
-        """Whether a path of these seeds, to a new state, goes on where a path of the others is cut."""
-        arrives = set(self.step.hidden_outs)
-        for k, eqn in reversed(list(enumerate(self.eqns))):
-            if not arrives.isdisjoint(eqn.outvars):
-                on = [
-                    i
-                    for i, a in enumerate(eqn.invars)
-                    if isinstance(a, Var)
-                    and a in deps
-                    and deps[a].live
-                    and i not in cuts.get(k, ())
-                ]
-                if not others.get(k, frozenset()).isdisjoint(on):
-                    return True
-                arrives.update(eqn.invars[i] for i in on)
-        return False
-
-    def along(self, seeds: Iterable[int], inputs: Sequence[Var], outs: Sequence[Atom]) -> Jaxpr:
-        """The program `inputs -> outs` along the position-wise paths of these seeds; everything else it needs is a constvar."""
+    def along(self, seeds: Iterable[int], inputs: Sequence[Var], outs: Sequence[Atom]) -> Fragment:
+        """The program `inputs -> outs` along the position-wise paths of these seeds."""
         seeds = set(seeds)
         cuts = self.cuts_of(min(seeds, default=0))
-        live = lambda a: isinstance(a, Var) and not seeds.isdisjoint(self.dep(a).live)
-        todo = [self.made_by[a] for a in outs if live(a) and a not in inputs and a in self.made_by]
-        needed: set[int] = set()
+
+        def live(a: Atom) -> bool:
+            return isinstance(a, Var) and not seeds.isdisjoint(self.dep(a).live)
+
+        def makers(atoms: Iterable[Atom]) -> list[int]:
+            wanted = (a for a in atoms if live(a) and a not in inputs)
+            return [self.made_by[a] for a in wanted if a in self.made_by]
+
+        todo, needed = makers(outs), set()
         while todo:
             k = todo.pop()
-            if k in needed:
-                continue
-            needed.add(k)
-            todo += [
-                self.made_by[a]
-                for i, a in enumerate(self.eqns[k].invars)
-                if live(a) and i not in cuts.get(k, ()) and a not in inputs and a in self.made_by
-            ]
+            if k not in needed:
+                needed.add(k)
+                cut = cuts.get(k, frozenset())
+                todo += makers(a for i, a in enumerate(self.eqns[k].invars) if i not in cut)
         eqns: list[JaxprEqn] = []
         for k in sorted(needed):
-            eqn = self.eqns[k]
-            for i in sorted(cuts.get(k, ())):
-                if live(eqn.invars[i]):
-                    held = Var(eqn.invars[i].aval)
-                    [hold] = trace(lax.stop_gradient, eqn.invars[i]).jaxpr.eqns
-                    eqns.append(hold.replace(invars=[eqn.invars[i]], outvars=[held]))
-                    eqn = eqn.replace(
-                        invars=[held if j == i else a for j, a in enumerate(eqn.invars)]
-                    )
-            eqns.append(eqn)
-        return _program(inputs, outs, eqns)
+            cut = cuts.get(k, frozenset())
+            held = [i for i in sorted(cut) if live(self.eqns[k].invars[i])]
+            eqns += _holding(self.eqns[k], held)
+        return _fragment(inputs, outs, eqns)
 
-    def between(self, inputs: Sequence[Var], outs: Sequence[Atom]) -> Jaxpr:
-        """The program `inputs -> outs` along all paths; everything else it needs is a constvar."""
+    def between(self, inputs: Sequence[Var], outs: Sequence[Atom]) -> Fragment:
+        """The program `inputs -> outs` along all paths."""
         live, eqns = set(inputs), []
         for eqn in self.eqns:
             if any(isinstance(a, Var) and a in live for a in eqn.invars):
                 eqns.append(eqn)
                 live.update(eqn.outvars)
-        return _program(inputs, outs, prune(eqns, outs))
+        return _fragment(inputs, outs, prune(eqns, outs))
 
     def blame(self, seed: int, target: Atom) -> JaxprEqn | None:
-        """The first equation, on the way of a seed to `target`, that ends its position-wise path."""
-        reaching, todo = set(), [target]
+        """The first equation, on the way of a seed to `target`, that ends its position-wise
+        path."""
+        reaching: set[int] = set()
+        todo = [target]
         while todo:
             a = todo.pop()
-            if (
-                a in self.made_by
-                and self.made_by[a] not in reaching
-                and self.dep(a).seeds >> seed & 1
-            ):
-                reaching.add(self.made_by[a])
-                todo += [b for b in self.eqns[self.made_by[a]].invars if isinstance(b, Var)]
+            k = self.made_by.get(a) if isinstance(a, Var) else None
+            if k is not None and k not in reaching and self.dep(a).seeds >> seed & 1:
+                reaching.add(k)
+                todo += [b for b in self.eqns[k].invars if isinstance(b, Var)]
         for k in sorted(reaching):
-            if any(
-                seed in self.dep(self.eqns[k].invars[i]).live for i in self.cuts_of(seed).get(k, ())
-            ):
+            cut = self.cuts_of(seed).get(k, frozenset())
+            if any(seed in self.dep(self.eqns[k].invars[i]).live for i in cut):
                 return self.eqns[k]
         return None
 
+    # ---- the pass ----
 
-def _program(inputs: Sequence[Var], outs: Sequence[Atom], eqns: Sequence[JaxprEqn]) -> Jaxpr:
-    """These equations as a program in which whatever they do not make themselves is a constvar."""
+    def _born_as_states(self) -> list[tuple[Var, Dep]]:
+        """Each state's old value with the unit that each of its elements belongs to."""
+        return [
+            (row.old, Dep({s: (_units(row),)}))
+            for s, row in enumerate([*self.rows, *self.others])
+            if is_float(row.old) and row.old.aval.size
+        ]
+
+    def _born_in_uses(self) -> list[tuple[Var, Dep]]:
+        """Each output of a use with its own positions; without a rule they are not told apart."""
+        born = []
+        for u, use in enumerate(self.uses):
+            for y in use.y:
+                if y.aval.size:
+                    here = Dep({self.seed(u): (positions(y.aval.shape),)})
+                    born.append((y, here if use.axes else Dep(mixed=1 << self.seed(u))))
+        return born
+
+    def _single_outputs(self) -> Sizes:
+        """The uses whose influence may be followed by inverse maps, with their sizes."""
+        return {
+            self.seed(u): use.y[0].aval.size
+            for u, use in enumerate(self.uses)
+            if use.axes and len(use.y) == 1
+        }
+
+    def _follow(
+        self, born: Iterable[tuple[Var, Dep]], sizes: Sizes
+    ) -> tuple[Deps, dict[int, frozenset[int]]]:
+        """What depends on these seeds, and the operands of equations where their paths are cut.
+        `sizes` has the seeds that may have an inverse map."""
+        const = constants(self.step)
+        weighted = [use for use in self.uses if use.op is None or use.op.axes.x is not None]
+        products = {y for use in weighted for y in use.y}
+        new: Deps = {}
+        for v, d in born:
+            new[v] = union([new.get(v, NOTHING), d])
+        deps, cuts = dict(new), {}
+        for k, eqn in enumerate(self.eqns):
+            ins = [NOTHING if isinstance(a, Literal) else deps.get(a, NOTHING) for a in eqn.invars]
+            if not any(ins):
+                continue
+            ended: set[int] = set()
+            may = sizes
+            if not products.isdisjoint(eqn.outvars):
+                # Through another weight an inverse map ends, whatever the shape: position-wise
+                # rules do not cross it.
+                ended = {i for i, d in enumerate(ins) if d.inverse}
+                ins = [Dep(mixed=d.seeds) if i in ended else d for i, d in enumerate(ins)]
+                may = NO_SIZES
+            outs, cut = influence(eqn, ins, const, sizes=may)
+            if cut | ended:
+                cuts[k] = cut | ended
+            for v, d in zip(eqn.outvars, outs, strict=True):
+                if d:
+                    deps[v] = union([d, new.get(v, NOTHING)])
+        return deps, cuts
+
+    def _goes_on(self, deps: Deps, cuts: Cuts, others: Cuts) -> bool:
+        """Whether a path of these seeds, to a new state, goes on where a path of the others is
+        cut."""
+        arrives = set(self.step.hidden_outs)
+        for k, eqn in reversed(list(enumerate(self.eqns))):
+            if arrives.isdisjoint(eqn.outvars):
+                continue
+            cut = cuts.get(k, frozenset())
+            on = [
+                i
+                for i, a in enumerate(eqn.invars)
+                if isinstance(a, Var) and a in deps and deps[a].live and i not in cut
+            ]
+            if not others.get(k, frozenset()).isdisjoint(on):
+                return True
+            arrives.update(eqn.invars[i] for i in on)
+        return False
+
+
+def _holding(eqn: JaxprEqn, operands: Iterable[int]) -> list[JaxprEqn]:
+    """The equation, after those that hold these operands of it still."""
+    eqns = []
+    for i in operands:
+        held = Var(eqn.invars[i].aval)
+        [hold] = trace(lax.stop_gradient, eqn.invars[i]).jaxpr.eqns
+        eqns.append(hold.replace(invars=[eqn.invars[i]], outvars=[held]))
+        eqn = eqn.replace(invars=[held if j == i else a for j, a in enumerate(eqn.invars)])
+    return [*eqns, eqn]
+
+
+def _fragment(inputs: Sequence[Var], outs: Sequence[Atom], eqns: Sequence[JaxprEqn]) -> Fragment:
+    """These equations as a program in which whatever they do not make themselves is free."""
     made = {v for e in eqns for v in e.outvars}.union(inputs)
-    free = dict.fromkeys(
-        a
-        for group in (*[e.invars for e in eqns], outs)
-        for a in group
-        if isinstance(a, Var) and a not in made
-    )
-    return new_jaxpr(inputs, outs, eqns, list(free))
+    needed = [a for atoms in (*[e.invars for e in eqns], outs) for a in atoms]
+    free = dict.fromkeys(a for a in needed if isinstance(a, Var) and a not in made)
+    return Fragment(new_jaxpr([*free, *inputs], outs, eqns), tuple(free))
 
 
-def _rows(leaf: Leaf, old: Var, new: Atom) -> list[Row]:
-    return (
-        [Row(leaf, old, new, c) for c in range(leaf.columns)]
-        if leaf.columns
-        else [Row(leaf, old, new, None)]
-    )
+def _rows(leaves: Sequence[Leaf], olds: Sequence[Var], news: Sequence[Atom]) -> list[Row]:
+    rows = []
+    for leaf, old, new in zip(leaves, olds, news, strict=True):
+        columns = range(leaf.columns) if leaf.columns else [None]
+        rows += [Row(leaf, old, new, c) for c in columns]
+    return rows
 
 
-def _start(row: Row) -> np.ndarray:
-    """The map of a row's old value: the unit each element of the leaf belongs to."""
+def _units(row: Row) -> np.ndarray:
+    """The unit that each element of a row's leaf belongs to, -1 for other columns."""
     if row.column is None:
         return positions(row.shape)
-    start = np.full(row.old.aval.shape, -1, np.int32)
-    start[..., row.column] = positions(row.shape)
-    return start
+    units = np.full(row.old.aval.shape, -1, np.int32)
+    units[..., row.column] = positions(row.shape)
+    return units

@@ -1,31 +1,24 @@
 """Index maps, and how the primitives that only move elements around carry them.
 
-An index map has the shape of a value and says for each of its elements which element of a seed it depends on, -1 for none.
+An index map has the shape of a value and says for each of its elements which element of a seed it
+depends on, -1 for none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Atom, JaxprEqn, bind
+from .._jax import JaxprEqn, bind
+from .constants import Const
 
-ELEMENTWISE = set(
-    'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp complex conj convert_element_type copy cos cosh digamma '
-    'div erf erf_inv erfc exp exp2 expm1 igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg polygamma '
-    'pow real reduce_precision regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh zeta '
-    'exprel heaviside_surrogate_gradient trace_mark'.split()
-)
-REDUCTIONS = set('reduce_sum reduce_max reduce_min reduce_prod'.split())
-MAX_MAPS = (
-    4  # elements of one seed that an element may depend on before the dependence counts as mixed
-)
+MAX_MAPS = 4  # elements of one seed that an element may depend on before that counts as mixed
 
 Maps = tuple[np.ndarray, ...]
-Const = Callable[[Atom], np.ndarray | None]
 
 
 def positions(shape: tuple[int, ...]) -> np.ndarray:
@@ -36,25 +29,26 @@ def positions(shape: tuple[int, ...]) -> np.ndarray:
 def merge(maps: Maps, more: Maps) -> tuple[Maps, bool]:
     """Both sets of maps together, and whether some dependence found no room.
 
-    An element's dependences are stored in the first free maps, so disjoint pieces (the two halves of a roll) become one map again.
+    An element's dependences are stored in the first free maps, so disjoint pieces (the two halves
+    of a roll) become one map again.
     """
     if maps is more:
         return maps, False
-    slots, full = list(maps), False
+    merged, full = list(maps), False
     for m in more:
-        if any(s is m or np.array_equal(s, m) for s in slots):
+        if any(s is m or np.array_equal(s, m) for s in merged):
             continue
-        for s in slots:
+        for s in merged:
             m = np.where(s == m, -1, m)
-        for k, s in enumerate(slots):
+        for k, s in enumerate(merged):
             free = (s < 0) & (m >= 0)
             if free.any():
-                slots[k], m = np.where(free, m, s), np.where(free, -1, m)
+                merged[k], m = np.where(free, m, s), np.where(free, -1, m)
         if (m >= 0).any():
-            full |= len(slots) == MAX_MAPS
-            if len(slots) < MAX_MAPS:
-                slots.append(m)
-    return tuple(slots), full
+            full |= len(merged) == MAX_MAPS
+            if len(merged) < MAX_MAPS:
+                merged.append(m)
+    return tuple(merged), full
 
 
 def constant_along(m: np.ndarray, axes: Iterable[int]) -> bool:
@@ -64,72 +58,82 @@ def constant_along(m: np.ndarray, axes: Iterable[int]) -> bool:
     )
 
 
-def _broadcast_in_dim(m, eqn):
+# ---- maps through a layout primitive: one function for each, or the primitive itself -------------
+
+
+def _reshape(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    return [m.reshape(eqn.outvars[0].aval.shape)]
+
+
+def _transpose(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    return [m.transpose(eqn.params['permutation'])]
+
+
+def _rev(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    return [np.flip(m, eqn.params['dimensions'])]
+
+
+def _broadcast_in_dim(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
     shape = eqn.outvars[0].aval.shape
     at = [1] * len(shape)
     for axis, size in zip(eqn.params['broadcast_dimensions'], m.shape, strict=True):
         at[axis] = size
-    return np.broadcast_to(m.reshape(at), shape)
+    return [np.broadcast_to(m.reshape(at), shape)]
 
 
-def _slice(m, eqn):
-    p = eqn.params
-    return m[
-        tuple(
-            slice(a, b, s)
-            for a, b, s in zip(
-                p['start_indices'], p['limit_indices'], p['strides'] or [1] * m.ndim, strict=True
-            )
-        )
-    ]
+def _slice(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    starts, limits = eqn.params['start_indices'], eqn.params['limit_indices']
+    strides = eqn.params['strides'] or [1] * m.ndim
+    return [m[tuple(map(slice, starts, limits, strides))]]
 
 
-ONE_OPERAND: dict[str, Callable[[np.ndarray, JaxprEqn], np.ndarray]] = {
-    'reshape': lambda m, e: m.reshape(e.outvars[0].aval.shape),
-    'squeeze': lambda m, e: m.reshape(e.outvars[0].aval.shape),
-    'expand_dims': lambda m, e: m.reshape(e.outvars[0].aval.shape),
-    'transpose': lambda m, e: m.transpose(e.params['permutation']),
-    'rev': lambda m, e: np.flip(m, e.params['dimensions']),
-    'broadcast_in_dim': _broadcast_in_dim,
-    'slice': _slice,
-}
+def _split(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    return np.split(m, np.cumsum(eqn.params['sizes'])[:-1], eqn.params['axis'])
 
 
-def _beside_nothing(m: np.ndarray, i: int, eqn: JaxprEqn) -> list[np.ndarray]:
+def _concatenate(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    return [np.concatenate(_beside_nothing(eqn, i, m), eqn.params['dimension'])]
+
+
+def _stack(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    return [np.stack(_beside_nothing(eqn, i, m), eqn.params['axis'])]
+
+
+def _beside_nothing(eqn: JaxprEqn, i: int, m: np.ndarray) -> list[np.ndarray]:
+    """A map for each operand: `m` for number `i`, no dependence for the others."""
     return [m if j == i else np.full(a.aval.shape, -1, np.int32) for j, a in enumerate(eqn.invars)]
 
 
-JOINING: dict[str, Callable[[list[np.ndarray], JaxprEqn], np.ndarray]] = {
-    'concatenate': lambda ms, e: np.concatenate(ms, e.params['dimension']),
-    'stack': lambda ms, e: np.stack(ms, e.params['axis']),
+_MOVES: dict[str, Callable[[JaxprEqn, int, np.ndarray], list[np.ndarray]]] = {
+    'reshape': _reshape,
+    'squeeze': _reshape,
+    'expand_dims': _reshape,
+    'transpose': _transpose,
+    'rev': _rev,
+    'broadcast_in_dim': _broadcast_in_dim,
+    'slice': _slice,
+    'split': _split,
+    'concatenate': _concatenate,
+    'stack': _stack,
 }
-
-# Found by running the primitive itself on the position numbers: operands that hold data, and those that must be known constants.
-RUN = {'gather', 'dynamic_slice', 'dynamic_update_slice', 'pad', 'tile', 'scatter'}
-LAYOUT = {*ONE_OPERAND, *JOINING, *RUN, 'split'}
 
 
 def move(eqn: JaxprEqn, i: int, m: np.ndarray, const: Const) -> list[np.ndarray] | None:
-    """The maps of the outputs when operand `i` has map `m`; None when the move depends on run-time data."""
-    name = eqn.primitive.name
-    if name in ONE_OPERAND:
-        return [ONE_OPERAND[name](m, eqn)]
-    if name in JOINING:
-        return [JOINING[name](_beside_nothing(m, i, eqn), eqn)]
-    if name == 'split':
-        return np.split(m, np.cumsum(eqn.params['sizes'])[:-1], eqn.params['axis'])
-    return _run(eqn, i, m, const)
+    """The maps of a layout equation's outputs when operand `i` has map `m`; None when the move
+    depends on run-time data."""
+    moved = _MOVES.get(eqn.primitive.name)
+    return _run(eqn, i, m, const) if moved is None else moved(eqn, i, m)
 
 
 def _run(eqn: JaxprEqn, i: int, m: np.ndarray, const: Const) -> list[np.ndarray] | None:
-    dtype = np.int32
-    if (
-        eqn.primitive.name == 'scatter'
-    ):  # its update program is typed: number the positions in the operand's own type
+    """The primitive itself on position numbers, at the known values of its index operands."""
+    dtype: np.dtype = np.dtype(np.int32)
+    if eqn.primitive.name == 'scatter':
+        # Its update program is typed: number the positions in the operand's own type.
         dtype = eqn.invars[0].aval.dtype
-        if np.issubdtype(dtype, np.complexfloating) or (
-            m.size and m.max() >= 1 << jax.numpy.finfo(dtype).nmant
-        ):
+        if np.issubdtype(dtype, np.complexfloating):
+            return None
+        if m.size and m.max() >= 1 << jnp.finfo(dtype).nmant:
             return None
     if 'fill_value' in eqn.params:
         eqn = eqn.replace(params={**eqn.params, 'fill_value': -1})
@@ -142,36 +146,47 @@ def _run(eqn: JaxprEqn, i: int, m: np.ndarray, const: Const) -> list[np.ndarray]
     if any(v is None for v in values):
         return None
     with jax.ensure_compile_time_eval():
-        return [
-            np.asarray(r).astype(np.int32)
-            for r in bind(eqn, [jax.numpy.asarray(v) for v in values])
-        ]
+        results = bind(eqn, [jnp.asarray(v) for v in values])
+        return [np.asarray(r).astype(np.int32) for r in results]
 
 
-# ---- values moved along a map: by slices where the map has that form, which XLA fuses and whose transpose is no scatter, else by a gather ----
+# ---- values along a map: by slices where the map has that form, which XLA fuses and whose --------
+# ---- transpose is no scatter, else by a gather ---------------------------------------------------
 
 
-def along(unit: np.ndarray, shape: tuple[int, ...]) -> Callable:
-    """A function that takes values of this shape, with any leading axes, to where the map points at them; zero where it points nowhere (-1)."""
+def along(unit: np.ndarray, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+    """A function that takes values of this shape, with any leading axes, to where the map `unit`
+    points at them; zero where it points nowhere (-1)."""
     runs = _runs(unit, shape)
     if runs is None:
-        keep, index = unit >= 0, np.maximum(unit, 0)
-        return lambda a: jnp.where(
-            keep, a.reshape(*a.shape[: a.ndim - len(shape)], -1)[..., index], 0
-        )
+        return partial(_gather, unit, len(shape))
     if runs == [(0, shape[-1])]:
-        return lambda a: a
-    return lambda a: jnp.concatenate(
-        [
-            jnp.zeros((*a.shape[:-1], n), a.dtype) if start is None else a[..., start : start + n]
-            for start, n in runs
-        ],
-        -1,
-    )
+        return _as_it_is
+    return partial(_concatenate_slices, runs)
+
+
+def _as_it_is(a: jax.Array) -> jax.Array:
+    return a
+
+
+def _gather(unit: np.ndarray, ndim: int, a: jax.Array) -> jax.Array:
+    flat = a.reshape(*a.shape[: a.ndim - ndim], -1)
+    return jnp.where(unit >= 0, flat[..., np.maximum(unit, 0)], 0)
+
+
+def _concatenate_slices(runs: list[tuple[int | None, int]], a: jax.Array) -> jax.Array:
+    pieces = []
+    for start, n in runs:
+        if start is None:
+            pieces.append(jnp.zeros((*a.shape[:-1], n), a.dtype))
+        else:
+            pieces.append(a[..., start : start + n])
+    return jnp.concatenate(pieces, -1)
 
 
 def _runs(unit: np.ndarray, shape: tuple[int, ...]) -> list[tuple[int | None, int]] | None:
-    """The map as slices of the last axis, (start or None for nothing, length), if it has that form."""
+    """The map as slices of the last axis, (start or None for nothing, length), if it has that
+    form."""
     if unit.ndim != len(shape) or not shape or unit.shape[:-1] != shape[:-1]:
         return None
     here = positions(shape)

@@ -1,84 +1,47 @@
-"""The step with a variable added to each new hidden state, whose derivative is the learning signal."""
+"""A program with a variable added to some of its values, whose derivative is the credit of each."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
+from jax import lax
 
-from .._jax import ClosedJaxpr, Var, eval_jaxpr, is_float, new_jaxpr, trace
-
-
-class PerturbationError(ValueError, AssertionError):
-    """The number of perturbations is not the number of hidden states."""
+from .._jax import Jaxpr, JaxprEqn, Var, is_float, new_jaxpr, trace
 
 
-class HiddenPerturbation(NamedTuple):
-    """The step's jaxpr with one more input for each hidden state, added to its new value."""
+def perturb(jaxpr: Jaxpr, variables: Sequence[Var]) -> tuple[Jaxpr, list[Var]]:
+    """The program with one more input for each of these variables, added to its value where it is
+    made or, if it is an input itself, where it is returned; and the new inputs.
 
-    perturb_vars: list
-    perturb_hidden_paths: list
-    perturb_hidden_states: list
-    perturb_jaxpr: ClosedJaxpr
-
-    def _check(self, perturb_data: Sequence[Any]) -> None:
-        if len(perturb_data) != len(self.perturb_vars):
-            raise PerturbationError(
-                f'`perturb_data` must have one array for each of the {len(self.perturb_vars)} hidden states, got {len(perturb_data)}.'
-            )
-
-    def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[Any]:
-        """The outputs of the perturbed step."""
-        self._check(perturb_data)
-        return eval_jaxpr(
-            self.perturb_jaxpr.jaxpr, self.perturb_jaxpr.consts, *inputs, *perturb_data
-        )
-
-    def init_perturb_data(self) -> list[jax.Array]:
-        """A zero for each hidden state."""
-        return [jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.perturb_vars]
-
-    def perturb_data_to_hidden_group_data(
-        self, perturb_data: Sequence[Any], hidden_groups: Sequence[Any]
-    ) -> list[Any]:
-        """The perturbations (or their gradients) of each group, `(*varshape, num_state)`."""
-        self._check(perturb_data)
-        at = dict(zip(self.perturb_hidden_paths, perturb_data, strict=True))
-        return [g.concat_hidden([at[p] for p in g.hidden_paths]) for g in hidden_groups]
-
-    def dict(self) -> dict[str, Any]:
-        """The fields by name."""
-        return self._asdict()
-
-
-def perturb(
-    program: ClosedJaxpr, outvars: Sequence[Var], paths: Sequence[tuple], states: Sequence[Any]
-) -> HiddenPerturbation:
-    """Add a fresh variable to each of these variables of a flat program, where it is made or, if it is an input, where it is returned."""
-    jaxpr = program.jaxpr
-    fresh = {v: Var(v.aval) for v in outvars}
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from braintrace._jax import run_jaxpr, trace
+        >>> from braintrace.graph.perturbation import perturb
+        >>> jaxpr, _ = trace(lambda x: 2 * x, jnp.float32(3))
+        >>> run_jaxpr(perturb(jaxpr, jaxpr.outvars)[0], 3., 10.)
+        [Array(16., dtype=float32, weak_type=True)]
+    """
+    added = {v: Var(v.aval) for v in variables}
     inputs = set(jaxpr.invars)
     eqns = []
     for eqn in jaxpr.eqns:
-        raw = {v: Var(v.aval) for v in eqn.outvars if v in fresh}
+        raw = {v: Var(v.aval) for v in eqn.outvars if v in added}
         eqns.append(eqn.replace(outvars=[raw.get(v, v) for v in eqn.outvars]) if raw else eqn)
-        eqns += [_plus(r, fresh[v], v) for v, r in raw.items()]
-    renamed = {}
-    for v in fresh:
+        eqns += [_plus(r, added[v], v) for v, r in raw.items()]
+    returned = {}
+    for v in added:
         if v in inputs:
-            renamed[v] = Var(v.aval)
-            eqns.append(_plus(v, fresh[v], renamed[v]))
-    outs = [renamed.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outvars]
-    made = new_jaxpr([*jaxpr.invars, *fresh.values()], outs, eqns, jaxpr.constvars)
-    return HiddenPerturbation(
-        list(fresh.values()), list(paths), list(states), ClosedJaxpr(made, program.consts)
-    )
+            returned[v] = Var(v.aval)
+            eqns.append(_plus(v, added[v], returned[v]))
+    outs = [returned.get(a, a) if isinstance(a, Var) else a for a in jaxpr.outvars]
+    return new_jaxpr([*jaxpr.invars, *added.values()], outs, eqns), list(added.values())
 
 
-def _plus(a: Var, b: Var, out: Var):
-    [add] = trace(lambda x, y: x + y if is_float(a) else jnp.copy(x), a, b).jaxpr.eqns
+def _plus(a: Var, b: Var, out: Var) -> JaxprEqn:
+    """`out = a + b`; what is no float stays as it is."""
     if not is_float(a):
-        return add.replace(invars=[a], outvars=[out])
+        [copy] = trace(jnp.copy, a).jaxpr.eqns
+        return copy.replace(invars=[a], outvars=[out])
+    [add] = trace(lax.add, a, b).jaxpr.eqns
     return add.replace(invars=[a, b], outvars=[out])

@@ -1,30 +1,31 @@
-"""Which element of the new state can depend on which element of the old state, or of an op's output, in one step.
+"""Which element of the new state can depend on which element of the old state, or of an op's
+output, in one step.
 
-The program runs on sets instead of numbers: each value carries, for every source element, ones where it may depend on it. A product takes the pattern of its
-weight (zero where a mask makes it zero for every parameter), a convolution its receptive field, element-wise ops their union.
+The program runs on sets instead of numbers: each value carries, for every source element, ones
+where it may depend on it. A product takes the pattern of its weight (zero where a mask makes it
+zero for every parameter), a convolution its receptive field, element-wise ops their union.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Atom, JaxprEqn, Literal, Var, bind, eval_jaxpr, is_float, new_jaxpr
+from .._jax import Atom, JaxprEqn, Literal, Var, bind, is_float, new_jaxpr, run_jaxpr
+from ..ops.families import Family, family, is_linear
 from ..ops.sparse import is_kernel
 from .analysis import Analysis
-from .index_maps import LAYOUT
-from .influence import ELEMENTWISE, ZERO, Constants
+from .constants import constants
 
 
 class SnapPattern(NamedTuple):
-    """The units of a group that each of its units can reach within `n - 1` steps, itself first: flat numbers `neighbours`, shape `(*varshape, K)`.
-
-    Where `valid` is false there are fewer than `K`.
-    """
+    """The units of a group that each of its units can reach within `n - 1` steps, itself first:
+    flat numbers `neighbours`, shape `(*varshape, K)`. Where `valid`, of the same shape, is false
+    there are fewer than `K`."""
 
     n: int
     varshape: tuple[int, ...]
@@ -32,160 +33,143 @@ class SnapPattern(NamedTuple):
     valid: np.ndarray
 
 
-LINEAR = {
-    'dot_general',
-    'conv_general_dilated',
-    'reduce_sum',
-    'reduce_window_sum',
-    'cumsum',
-    'scatter-add',
-    *LAYOUT,
-}
+Sets = dict[Var, jax.Array]  # (sources, *shape) for each variable: ones where it may depend
 
 
 class Structure:
     """The patterns of a step."""
 
-    def __init__(self, found: Analysis):
-        self.found = found
-        self._const = Constants(found.step.jaxpr)
+    def __init__(self, analysis: Analysis):
+        self.analysis = analysis
+        self._const = constants(analysis.step)
         self._weights = self._values_of_weights()
 
     def _values_of_weights(self) -> dict[Var, np.ndarray]:
         """Everything that depends on the parameters alone, at random parameters."""
-        step, known, eqns = (
-            self.found.step,
-            set(self.found.step.param_vars) | set(self.found.step.jaxpr.jaxpr.constvars),
-            [],
-        )
-        for eqn in self.found.eqns:
+        step = self.analysis.step
+        captured, params = step.captured_vars, step.param_vars
+        known: dict[Var, None] = dict.fromkeys([*captured, *params])
+        eqns = []
+        for eqn in self.analysis.eqns:
             if not eqn.effects and all(isinstance(a, Literal) or a in known for a in eqn.invars):
                 eqns.append(eqn)
-                known.update(eqn.outvars)
-        outs = [v for v in known if v not in step.jaxpr.jaxpr.constvars]
+                known.update(dict.fromkeys(eqn.outvars))
+        outs = list(known)[len(captured) :]
         rng = np.random.RandomState(0)
-        params = [
-            np.asarray(
-                rng.uniform(0.5, 1.5, v.aval.shape) * rng.choice([-1, 1], v.aval.shape),
-                v.aval.dtype,
-            )
-            for v in step.param_vars
-        ]
+        values = []
+        for v in params:
+            size, sign = rng.uniform(0.5, 1.5, v.aval.shape), rng.choice([-1, 1], v.aval.shape)
+            values.append(jnp.asarray(np.asarray(size * sign, v.aval.dtype)))
+        program = new_jaxpr([*captured, *params], outs, eqns)
         with jax.ensure_compile_time_eval():
-            values = eval_jaxpr(
-                new_jaxpr(step.param_vars, outs, eqns, step.jaxpr.jaxpr.constvars),
-                step.jaxpr.consts,
-                *map(jnp.asarray, params),
-            )
-        return {v: np.asarray(a) for v, a in zip(outs, values, strict=True) if is_float(v)}
+            results = run_jaxpr(program, *step.captured, *values)
+        return {v: np.asarray(a) for v, a in zip(outs, results, strict=True) if is_float(v)}
 
-    def pattern(self, a: Atom) -> Any:
-        """Ones where a value can be other than zero; the value itself if it is an index."""
-        value = (
-            self._weights.get(a) if isinstance(a, Var) and a in self._weights else self._const(a)
-        )
+    def pattern(self, a: Atom) -> np.ndarray | None:
+        """Ones where a value can be other than zero; the value itself if it is an index, None if
+        that is not known."""
+        in_weights = isinstance(a, Var) and a in self._weights
+        value = self._weights[a] if in_weights else self._const(a)
         if not is_float(a):
             return value
-        return (
-            np.ones(a.aval.shape, np.float32) if value is None else (value != 0).astype(np.float32)
-        )
+        if value is None:
+            return np.ones(a.aval.shape, np.float32)
+        return (value != 0).astype(np.float32)
 
     def reach(self, start: dict[Var, np.ndarray], outs: Sequence[Atom]) -> list[np.ndarray]:
-        """For each of `outs` an array (sources, *shape) of what depends on which source; `start` has the same for where the sources are."""
+        """For each of `outs` an array `(sources, *shape)` of what depends on which source; `start`
+        has the same for where the sources are."""
+        n = next(iter(start.values())).shape[0]
         with jax.ensure_compile_time_eval():
-            sets: dict[Var, Any] = {v: jnp.asarray(a, jnp.float32) for v, a in start.items()}
-            n = next(iter(start.values())).shape[0]
-            for eqn in self.found.eqns:
+            sets: Sets = {v: jnp.asarray(a, jnp.float32) for v, a in start.items()}
+            for eqn in self.analysis.eqns:
                 inside = [i for i, a in enumerate(eqn.invars) if isinstance(a, Var) and a in sets]
-                if inside and eqn.primitive.name not in ZERO:
-                    for v, got in zip(eqn.outvars, self._carry(eqn, inside, sets, n), strict=True):
+                if inside and family(eqn) is not Family.NO_DERIVATIVE:
+                    carried = self._carry(eqn, inside, sets, n)
+                    for v, reached in zip(eqn.outvars, carried, strict=True):
                         if is_float(v):
-                            sets[v] = jnp.maximum(got, sets[v]) if v in sets else got
-            nothing = lambda a: np.zeros((n, *a.aval.shape), bool)
-            return [
-                np.asarray(sets[a] > 0) if isinstance(a, Var) and a in sets else nothing(a)
-                for a in outs
-            ]
+                            sets[v] = jnp.maximum(reached, sets[v]) if v in sets else reached
+
+            def of(a: Atom) -> np.ndarray:
+                if isinstance(a, Var) and a in sets:
+                    return np.asarray(sets[a] > 0)
+                return np.zeros((n, *a.aval.shape), bool)
+
+            return [of(a) for a in outs]
 
     def neighbours(
         self, old: Sequence[Var], new: Sequence[Atom], varshape: tuple[int, ...], n: int
     ) -> SnapPattern:
-        """The neighbourhoods of units that have these states, each of shape `varshape` or with one more axis."""
+        """The neighbourhoods of units that have these states, each of shape `varshape` or with one
+        more axis, within `n - 1` steps."""
         units = int(np.prod(varshape))
         itself = np.eye(units, dtype=np.float32).reshape(units, *varshape)
-        wide = lambda shape: np.broadcast_to(
-            itself if len(shape) == len(varshape) else itself[..., None], (units, *shape)
-        )
-        ahead = np.any(
-            [
-                a.reshape(units, units, -1).any(-1)
-                for a in self.reach({v: wide(v.aval.shape) for v in old}, new)
-            ],
-            0,
-        ).astype(np.float32)
-        reached = np.eye(units, dtype=bool)
-        for _ in range(n - 1):
-            reached = reached | (reached.astype(np.float32) @ ahead > 0)
-        order = np.argsort(~reached - 2 * np.eye(units, dtype=int), axis=1, kind='stable')[
-            :, : max(1, int(reached.sum(1).max(initial=0)))
-        ]
-        return SnapPattern(
-            n,
-            varshape,
-            order.reshape(*varshape, -1),
-            np.take_along_axis(reached, order, 1).reshape(*varshape, -1),
-        )
 
-    def _carry(
-        self, eqn: JaxprEqn, inside: Sequence[int], sets: dict[Var, Any], n: int
-    ) -> list[Any]:
+        def at(v: Var) -> np.ndarray:
+            alone = itself if v.aval.ndim == len(varshape) else itself[..., None]
+            return np.broadcast_to(alone, (units, *v.aval.shape))
+
+        ahead = np.zeros((units, units), bool)
+        for reached in self.reach({v: at(v) for v in old}, new):
+            ahead |= reached.reshape(units, units, -1).any(-1)
+        near = np.eye(units, dtype=bool)
+        for _ in range(n - 1):
+            near = near | (near.astype(np.float32) @ ahead.astype(np.float32) > 0)
+        most = max(1, int(near.sum(1).max(initial=0)))
+        itself_first = ~near - 2 * np.eye(units, dtype=int)
+        order = np.argsort(itself_first, axis=1, kind='stable')[:, :most]
+        valid = np.take_along_axis(near, order, 1)
+        return SnapPattern(n, varshape, order.reshape(*varshape, -1), valid.reshape(*varshape, -1))
+
+    def _carry(self, eqn: JaxprEqn, inside: Sequence[int], sets: Sets, n: int) -> list[jax.Array]:
+        """The sets of an equation's outputs; its operands `inside` have some."""
         shapes = [v.aval.shape for v in eqn.outvars]
-        if eqn.primitive.name in ELEMENTWISE:
-            union: Any = 0
-            for i in inside:
-                mine = sets[eqn.invars[i]]
-                union = jnp.maximum(
-                    union,
-                    jnp.broadcast_to(
-                        mine.reshape(n, *[1] * (len(shapes[0]) + 1 - mine.ndim), *mine.shape[1:]),
-                        (n, *shapes[0]),
-                    ),
-                )
-            return [union] * len(shapes)
-        if eqn.primitive.name in LINEAR or is_kernel(eqn):
+        mine = [sets[eqn.invars[i]] for i in inside]
+        if family(eqn) is Family.ELEMENTWISE:
+            return [_union([_wide(s, (n, *shapes[0])) for s in mine])] * len(shapes)
+        if is_linear(eqn) or is_kernel(eqn):
             moved = self._through(eqn, inside, sets)
             if moved is not None:
                 return moved
-        anywhere: Any = 0
-        for i in inside:
-            anywhere = jnp.maximum(anywhere, sets[eqn.invars[i]].reshape(n, -1).max(1))
+        anywhere = _union([s.reshape(n, -1).max(1) for s in mine])
         return [jnp.broadcast_to(anywhere.reshape(n, *[1] * len(s)), (n, *s)) for s in shapes]
 
-    def _through(
-        self, eqn: JaxprEqn, inside: Sequence[int], sets: dict[Var, Any]
-    ) -> list[Any] | None:
-        """A linear equation on the sets themselves; None where it depends on indices that are not known."""
-        others = [self.pattern(a) for a in eqn.invars]
-        if any(o is None for o in others):
+    def _through(self, eqn: JaxprEqn, inside: Sequence[int], sets: Sets) -> list[jax.Array] | None:
+        """A linear equation on the sets themselves; None where it depends on indices that are not
+        known."""
+        patterns = [self.pattern(a) for a in eqn.invars]
+        if any(p is None for p in patterns):
             return None
-        total: list[Any] | None = None
-        joining = eqn.primitive.name in LAYOUT or eqn.primitive.name == 'scatter-add'
+        alone = family(eqn) in (Family.LAYOUT, Family.SCATTER_ADD)  # the operands only stand beside
+        others = []
+        for p, a in zip(patterns, eqn.invars, strict=True):
+            value = np.zeros_like(p) if alone and is_float(a) else p
+            if is_float(a) or not isinstance(a, Literal):
+                value = jnp.asarray(value, a.aval.dtype)
+            others.append(value)
+        total: list[jax.Array] | None = None
         for i in inside:
-            rest = [
-                np.zeros_like(o) if joining and is_float(a) else o
-                for o, a in zip(others, eqn.invars, strict=True)
-            ]
-            cast = [
-                jnp.asarray(o, a.aval.dtype) if not isinstance(a, Literal) or is_float(a) else o
-                for o, a in zip(rest, eqn.invars, strict=True)
-            ]
-            f: Callable = lambda s, i=i, cast=cast: bind(
-                eqn, [s.astype(cast[i].dtype) if k == i else c for k, c in enumerate(cast)]
-            )
-            moved = [(jnp.abs(m) > 0).astype(jnp.float32) for m in jax.vmap(f)(sets[eqn.invars[i]])]
-            total = (
-                moved
-                if total is None
-                else [jnp.maximum(a, b) for a, b in zip(total, moved, strict=True)]
-            )
+
+            def one(s, i=i):
+                return bind(eqn, [*others[:i], s.astype(others[i].dtype), *others[i + 1 :]])
+
+            results = jax.vmap(one)(sets[eqn.invars[i]])
+            moved = [(jnp.abs(m) > 0).astype(jnp.float32) for m in results]
+            if total is None:
+                total = moved
+            else:
+                total = [jnp.maximum(a, b) for a, b in zip(total, moved, strict=True)]
         return total
+
+
+def _union(sets: Sequence[jax.Array]) -> jax.Array:
+    total = sets[0]
+    for s in sets[1:]:
+        total = jnp.maximum(total, s)
+    return total
+
+
+def _wide(s: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+    """A set `(sources, *smaller)` broadcast to `(sources, *shape)`."""
+    missing = [1] * (len(shape) - s.ndim)
+    return jnp.broadcast_to(s.reshape(s.shape[0], *missing, *s.shape[1:]), shape)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from .._jax import JaxprEqn, bind
 from .axes import Axes, Op, Table
 from .convolution import convolution
-from .sparse import NAMES, product
+from .families import Family, members
+from .sparse import product
 
 
 def _dot_general(eqn: JaxprEqn, i: int, const: Callable) -> Op:
@@ -126,5 +127,6 @@ RULES: dict[str, Callable[[JaxprEqn, int, Callable], Op]] = {
     'gather': _gather,
     'dynamic_slice': _dynamic_slice,
     'conv_general_dilated': convolution,
-    **dict.fromkeys(NAMES, product),
+    'jit': product,
+    **dict.fromkeys(members(Family.SPARSE), product),
 }

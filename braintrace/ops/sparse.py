@@ -15,24 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import JaxprEqn, bind, is_float
+from .._jax import JaxprEqn, bind, calls_library_kernel, is_float
 from .axes import Axes, Op
-
-JAX_SPARSE = (
-    'csr_matvec',
-    'csr_matmat',
-    'coo_matvec',
-    'coo_matmat',
-    'bcoo_dot_general',
-    'bcsr_dot_general',
-)  # these cannot all be mapped or differentiated
-NAMES = (*JAX_SPARSE, 'jit')  # as calls: a library's kernel, or the plain form of one of JAX's
 
 
 def is_kernel(eqn: JaxprEqn) -> bool:
-    """A call that is looked at from outside, as one product."""
-    return eqn.primitive.name == 'jit' and eqn.params['name'].startswith(
-        ('brainevent.', 'sparse_product')
+    """Whether an equation calls a product that is looked at from outside: a library's kernel, or
+    the plain form of a sparse primitive of JAX."""
+    return calls_library_kernel(eqn) or (
+        eqn.primitive.name == 'jit' and eqn.params['name'] == 'sparse_product'
     )
 
 

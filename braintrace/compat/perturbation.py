@@ -1,0 +1,76 @@
+"""The step with a variable added to each new hidden state, as 0.2 published it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .._jax import ClosedJaxpr, Traced, Var, open_jaxpr, run_jaxpr
+from ..graph.perturbation import perturb
+
+
+class PerturbationError(ValueError, AssertionError):
+    """The number of perturbations is not the number of hidden states."""
+
+
+class HiddenPerturbation(NamedTuple):
+    """The program of a step with one more input for each hidden state, added to its new value.
+
+    `perturb_jaxpr` has the program (`.jaxpr`) and the values of its first inputs (`.consts`); then
+    come the inputs of the step and `perturb_vars`.
+    """
+
+    perturb_vars: list
+    perturb_hidden_paths: list
+    perturb_hidden_states: list
+    perturb_jaxpr: Traced
+
+    def _check(self, perturb_data: Sequence[Any]) -> None:
+        if len(perturb_data) != len(self.perturb_vars):
+            raise PerturbationError(
+                '`perturb_data` must have one array for each of the '
+                f'{len(self.perturb_vars)} hidden states, got {len(perturb_data)}.'
+            )
+
+    def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[Any]:
+        """The outputs of the perturbed step."""
+        self._check(perturb_data)
+        jaxpr, captured = opened(self.perturb_jaxpr)
+        return run_jaxpr(jaxpr, *captured, *inputs, *perturb_data)
+
+    def init_perturb_data(self) -> list[jax.Array]:
+        """A zero for each hidden state."""
+        return [jnp.zeros(v.aval.shape, v.aval.dtype) for v in self.perturb_vars]
+
+    def perturb_data_to_hidden_group_data(
+        self, perturb_data: Sequence[Any], hidden_groups: Sequence[Any]
+    ) -> list[jax.Array]:
+        """The perturbations (or their gradients) of each group, `(*varshape, num_state)`."""
+        self._check(perturb_data)
+        at = dict(zip(self.perturb_hidden_paths, perturb_data, strict=True))
+        return [g.concat_hidden([at[p] for p in g.hidden_paths]) for g in hidden_groups]
+
+    def dict(self) -> dict[str, Any]:
+        """The fields by name."""
+        return self._asdict()
+
+
+def opened(program: Traced | ClosedJaxpr) -> Traced:
+    """A program without constants of its own: what it closes over comes first."""
+    return program if isinstance(program, Traced) else open_jaxpr(program)
+
+
+def perturbation(
+    program: Traced | ClosedJaxpr,
+    outvars: Sequence[Var],
+    paths: Sequence[tuple],
+    states: Sequence[Any],
+) -> HiddenPerturbation:
+    """The record of a program whose variables `outvars` are the new hidden states, which have these
+    paths and belong to these state objects."""
+    jaxpr, captured = opened(program)
+    perturbed, added = perturb(jaxpr, outvars)
+    return HiddenPerturbation(added, list(paths), list(states), Traced(perturbed, captured))

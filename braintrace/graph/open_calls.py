@@ -1,0 +1,99 @@
+"""How calls are opened: compiled functions, ops of the user's own, sparse products, functions with
+a derivative of their own."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from .._jax import Atom, JaxprEqn, Traced, is_float, open_jaxpr, trace
+from ..ops.families import called_program
+from ..ops.marker import marked
+from ..ops.sparse import is_kernel, plain_form
+from .flags import DATA, is_weight
+from .flat import Flat
+from .influence import is_elementwise, linearised
+
+
+def open_call(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+    """The equations of the called program, but for a kernel, which is looked at from outside."""
+    if is_kernel(eqn):
+        return flat.emit(eqn, ins, alive)
+    return flat.walk(open_jaxpr(eqn.params[called_program(eqn)]), ins, alive)
+
+
+def open_function(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+    """An op of the user's own, its weights marked: what it computes, or the op itself if a rule
+    tells about it."""
+    weights = set(eqn.primitive.trainable(eqn.params).values())
+    if eqn.primitive.op_rule is not None:
+        ins = [flat.call(marked, a)[0] if i in weights else a for i, a in enumerate(ins)]
+        return flat.emit(eqn, ins, alive)
+
+    def program(*values):
+        operands = [marked(v) if i in weights else v for i, v in enumerate(values)]
+        return eqn.primitive.f(*operands, **eqn.params)
+
+    return flat.walk(trace(program, *ins), ins, alive)
+
+
+def open_sparse(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+    """One of JAX's sparse products in a form that can be mapped over time, as one call."""
+    f = plain_form(eqn, lambda a: flat.constant(ins[eqn.invars.index(a)]))
+    if f is None:
+        return flat.emit(eqn, ins, alive)
+    [call] = trace(jax.jit(f), *ins).jaxpr.eqns
+    return flat.emit(call, ins, alive)
+
+
+def open_custom(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+    """A custom derivative is kept. Where a weight meets data inside, `f(x, w)` becomes a constant
+    with the slope of `df.(dx, dw)`."""
+    flags = [flat.flag(a) for a in ins]
+    weights = [i for i, f in enumerate(flags) if is_weight(f)]
+    if not weights or not any(f & DATA for f in flags) or is_elementwise(eqn, weights):
+        return flat.emit(eqn, ins, alive)
+    linear = linearised(eqn)
+    if linear is None:
+        return flat.emit(eqn, ins, alive)
+    return by_derivative(flat, eqn, ins, linear, alive)
+
+
+def open_barrier(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+    """What XLA may not move is of no interest here."""
+    return ins
+
+
+def by_derivative(
+    flat: Flat, eqn: JaxprEqn, ins: list[Atom], linear: Traced, alive: Atom | None
+) -> list[Atom]:
+    """The equation's value without derivative, with the program `linear` of its tangents beside."""
+    held = [flat.call(lax.stop_gradient, a)[0] if is_float(a) else a for a in ins]
+    moved = [flat.call(_nothing_but_slope, a)[0] for a in ins if is_float(a)]
+    values = flat.emit(eqn, held, alive)
+    tangents = iter(flat.walk(linear, [*held, *moved], alive))
+    return [flat.call(_with_slope, v, next(tangents))[0] if is_float(v) else v for v in values]
+
+
+@jax.custom_jvp
+def _nothing_but_slope(x):
+    """Zero, with derivative one."""
+    return jnp.zeros_like(x)
+
+
+@_nothing_but_slope.defjvp
+def _(primals, tangents):
+    return _nothing_but_slope(*primals), tangents[0]
+
+
+@jax.custom_jvp
+def _with_slope(x, t):
+    """The value of x with the derivatives of both; t's own value is never used, so it may be
+    0 * inf."""
+    return x
+
+
+@_with_slope.defjvp
+def _(primals, tangents):
+    return _with_slope(*primals), tangents[0] + tangents[1]
