@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Literal, Var, is_float, new_jaxpr, prune, run_jaxpr
-from ..graph.relations import weight_program
+from ..graph.sources import weight_program
 from ..graph.uses import Use
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour

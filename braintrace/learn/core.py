@@ -15,7 +15,7 @@ from ..engine.evaluate import Given
 from ..engine.program import Program
 from ..engine.window import Cotangents, Window
 from ..graph.compile import Graph, without_large_traces
-from ..graph.relations import weight_program
+from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
 from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces

@@ -185,7 +185,7 @@ def build(
         own.outside.extend(new)  # parameters outside the model get a name that lasts
     diagnostics = Diagnostics()
     analysis = prepare(traced.step, how.policy, diagnostics, how.traced)
-    graph = assemble(analysis, diagnostics, traced=how.traced)
+    graph = assemble(analysis, diagnostics, how.traced)
     core = core_of(
         graph,
         how.rule,

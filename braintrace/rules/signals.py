@@ -32,7 +32,7 @@ from ..engine.credit import (
 from ..engine.evaluate import Overrides, is_inexact
 from ..engine.window import Cotangents, Window
 from ..graph.groups import Group
-from ..graph.relations import Origin, weight_program
+from ..graph.sources import Origin, weight_program
 from ..plan.keys import TraceKey, distinct
 from ..plan.layout import Layout
 from .carrier import Credit, Traces
