@@ -50,7 +50,7 @@ def floors() -> dict[str, float]:
 
 
 def _mean_entropy(p: Any) -> float:
-    """The mean entropy, in nats, of coins that fall with these probabilities; sure ones have none."""
+    """The mean entropy of coins that fall with these probabilities, in nats; a sure one has none."""
     p = np.ravel(p)
     sure = (p <= 0) | (p >= 1)
     q = np.where(sure, 0.5, p)
