@@ -1,4 +1,7 @@
-"""Learn a stream that never repeats, online, with four rules: the Add task. The code is in `braintrace/demo.py`; `braintrace demo` runs the same."""
+"""Learn a stream that never repeats, online, with four rules: the Add task.
+
+The code is in `braintrace/tools/demo.py`; `braintrace demo` runs the same.
+"""
 
 from braintrace.tools.demo import demo
 

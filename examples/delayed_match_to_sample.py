@@ -1,13 +1,15 @@
-"""Delayed match to sample: spiking neurons see a stimulus, wait, see another, and say whether the two were the same.
+"""Delayed match to sample: spiking neurons say whether two stimuli were the same.
 
-A stimulus is a burst of noisy spikes on one of two groups of wires. Hardly anything comes in during the delay, five times as long as the membrane's time
-constant; the slow threshold of the adaptive neurons can bridge it, and D-RTRL carries the credit along with it. Only the last steps have a loss.
+They see a stimulus, wait, and see another. A stimulus is a burst of noisy spikes on one of two
+groups of wires. Hardly anything comes in during the delay, five times as long as the membrane's
+time constant; the slow threshold of the adaptive neurons can bridge it, and D-RTRL carries the
+credit along with it. Only the last steps have a loss.
 
     python examples/delayed_match_to_sample.py
     python examples/delayed_match_to_sample.py --rule eprop
 
-0.976 of the last answers are right after 500 updates, 30 s on two cores; 0.958 with seed 1. With fixed recurrent weights,
-the read-out alone gets to 0.643; chance is 0.5.
+0.976 of the last answers are right after 500 updates, 30 s on two cores; 0.958 with seed 1. With
+fixed recurrent weights, the read-out alone gets to 0.643; chance is 0.5.
 """
 
 import brainpy.state as bp
@@ -50,20 +52,10 @@ def trials(n, delay):
     """Spikes (time, trial, wire), and whether the second stimulus is the first."""
     first, second = brainstate.random.randint(0, STIMULI, (2, n))
     wires, silence = jnp.repeat(jnp.eye(STIMULI), WIRES, 1), jnp.zeros((n, STIMULI * WIRES))
-    shown = jnp.concatenate(
-        [
-            jnp.tile(s, (t, 1, 1))
-            for s, t in [
-                (wires[first], SHOW),
-                (silence, delay),
-                (wires[second], SHOW),
-                (silence, DECIDE),
-            ]
-        ]
-    )
-    return (brainstate.random.rand(*shown.shape) < 0.02 + 0.4 * shown).astype(jnp.float32), (
-        first == second
-    ).astype(jnp.int32)
+    phases = [(wires[first], SHOW), (silence, delay), (wires[second], SHOW), (silence, DECIDE)]
+    shown = jnp.concatenate([jnp.tile(phase, (steps, 1, 1)) for phase, steps in phases])
+    spikes = brainstate.random.rand(*shown.shape) < 0.02 + 0.4 * shown
+    return spikes.astype(jnp.float32), (first == second).astype(jnp.int32)
 
 
 def train(
@@ -78,7 +70,10 @@ def train(
     progress=True,
     **options,
 ):
-    """Learn from `updates` batches of new trials; gives the share of right answers in the last tenth of them."""
+    """Learn from `updates` batches of new trials.
+
+    Gives the share of right answers in the last tenth of them.
+    """
     brainstate.environ.set(dt=1.0 * u.ms)
     brainstate.random.seed(seed)
     net, steps = Net(units), 2 * SHOW + delay + DECIDE

@@ -1,12 +1,15 @@
-"""Handwritten digits, row by row: a network sees the eight rows of an 8 x 8 image one after another and names the digit after the last.
+"""Handwritten digits, row by row.
 
-Only the last row has a loss: what the network did with the rows before it is learned through the traces.
+A network sees the eight rows of an 8 x 8 image one after another and names the digit after the
+last. Only the last row has a loss: what the network did with the rows before it is learned through
+the traces.
 
     python examples/digits.py
     python examples/digits.py --rule bptt
 
-Of the 300 digits kept for the test, 0.967 are named rightly with D-RTRL, after 10 s on two cores (0.973 with seed 1), and 0.990 with BPTT, which D-RTRL
-approximates here. With fixed recurrent weights, the read-out alone gets to 0.727.
+Of the 300 digits kept for the test, 0.967 are named rightly with D-RTRL, after 10 s on two cores
+(0.973 with seed 1), and 0.990 with BPTT, which D-RTRL approximates here. With fixed recurrent
+weights, the read-out alone gets to 0.727.
 """
 
 import brainstate
@@ -24,10 +27,8 @@ ROWS = 8
 class Net(brainstate.nn.Module):
     def __init__(self, units):
         super().__init__()
-        self.rnn, self.out = (
-            braintrace.nn.FusedGRUCell(ROWS, units),
-            brainstate.nn.Linear(units, 10),
-        )
+        self.rnn = braintrace.nn.FusedGRUCell(ROWS, units)
+        self.out = brainstate.nn.Linear(units, 10)
 
     def update(self, x):
         return self.out(self.rnn(x))
@@ -70,9 +71,9 @@ def train(
     rng = np.random.RandomState(seed)
     for _ in (bar := trange(epochs, unit='epoch', disable=not progress)):
         batches = rng.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
-        found = [learn(xs[:, i], ys[i]) for i in batches]
+        losses = [learn(xs[:, i], ys[i]) for i in batches]
         schedule.step()
-        bar.set_postfix(loss=f'{np.mean(found):.3f}')
+        bar.set_postfix(loss=f'{np.mean(losses):.3f}')
     brainstate.nn.init_all_states(net, batch_size=len(answers))
     named = brainstate.transform.for_loop(net, test)[-1].argmax(-1)
     return {'test accuracy': float((named == answers).mean())}

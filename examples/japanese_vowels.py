@@ -1,14 +1,17 @@
-"""Who is speaking? Nine men say a vowel, and a network tells online, frame by frame, which of them it is.
+"""Who is speaking? Nine men say a vowel, and a network tells online, frame by frame, who it is.
 
-The 640 utterances of JapaneseVowels (shipped with `aeon`) have 7 to 29 frames of 12 numbers. A batch runs as one padded sequence, and `mask` takes the frames
-after the end of an utterance out of the loss. The weights change at every frame: nothing is kept of the past but the traces.
+The 640 utterances of JapaneseVowels (shipped with `aeon`) have 7 to 29 frames of 12 numbers. A
+batch runs as one padded sequence, and `mask` takes the frames after the end of an utterance out of
+the loss. The weights change at every frame: nothing is kept of the past but the traces.
 
     python examples/japanese_vowels.py
     python examples/japanese_vowels.py --model alif
     python examples/japanese_vowels.py --model alif --rule pp_prop --decay_or_rank 0.9
 
-Of the 370 utterances kept for the test the GRU tells 0.965 rightly (0.951 to 0.965 with seeds 0 to 2) after 13 s on two cores, the spiking network 0.914
-(0.873 to 0.914) after 15 s. Much is in the frames themselves: with fixed recurrent weights, the read-out alone gets to 0.938 and 0.835. Chance is about 0.11.
+Of the 370 utterances kept for the test the GRU tells 0.965 rightly (0.951 to 0.965 with seeds 0 to
+2) after 13 s on two cores, the spiking network 0.914 (0.873 to 0.914) after 15 s. Much is in the
+frames themselves: with fixed recurrent weights, the read-out alone gets to 0.938 and 0.835. Chance
+is about 0.11.
 """
 
 import brainpy.state as bp
@@ -27,7 +30,10 @@ FRAMES, FEATURES, SPEAKERS = 29, 12, 9
 
 
 def load(split):
-    """Padded utterances (time, sample, feature), speakers (sample,), and where there is speech (time, sample)."""
+    """Padded utterances, their speakers, and where there is speech.
+
+    Of shapes (time, sample, feature), (sample,) and (time, sample).
+    """
     from aeon.datasets import load_japanese_vowels
 
     utterances, speakers = load_japanese_vowels(split)
@@ -39,17 +45,18 @@ def load(split):
 class GRU(brainstate.nn.Module):
     def __init__(self, units):
         super().__init__()
-        self.rnn, self.out = (
-            braintrace.nn.FusedGRUCell(FEATURES, units),
-            brainstate.nn.Linear(units, SPEAKERS),
-        )
+        self.rnn = braintrace.nn.FusedGRUCell(FEATURES, units)
+        self.out = brainstate.nn.Linear(units, SPEAKERS)
 
     def update(self, x):
         return self.out(self.rnn(x))
 
 
 class ALIF(brainstate.nn.Module):
-    """Spiking neurons with a threshold that rises with each spike, connected to each other, and a leaky read-out of their spikes."""
+    """Spiking neurons, connected to each other, and a leaky read-out of their spikes.
+
+    Their threshold rises with each spike.
+    """
 
     def __init__(self, units):
         super().__init__()
@@ -85,7 +92,10 @@ def train(
     progress=True,
     **options,
 ):
-    """Learn online from 270 utterances; gives the loss of the last epoch and the share of 370 others whose speaker is told rightly."""
+    """Learn online from 270 utterances.
+
+    Gives the loss of the last epoch and the share of 370 others whose speaker is told rightly.
+    """
     brainstate.environ.set(dt=1.0 * u.ms)
     brainstate.random.seed(seed)
     (xs, ys, mask), test = load('train'), load('test')
@@ -109,18 +119,16 @@ def train(
 
     order = np.random.RandomState(seed)
     for _ in (bar := trange(epochs, unit='epoch', disable=not progress)):
-        found = [
-            learn(xs[:, i], ys[i], mask[:, i])
-            for i in order.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
-        ]
+        batches = order.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
+        losses = [learn(xs[:, i], ys[i], mask[:, i]) for i in batches]
         schedule.step()
-        bar.set_postfix(loss=f'{np.mean(found):.3f}')
+        bar.set_postfix(loss=f'{np.mean(losses):.3f}')
 
     xs, ys, mask = test
     brainstate.nn.init_all_states(net, batch_size=len(ys))
     scores = brainstate.transform.for_loop(net, (xs - mean) / std)
     said = jnp.sum(jax.nn.log_softmax(scores) * mask[..., None], 0).argmax(-1)
-    return {'training loss': float(np.mean(found)), 'test accuracy': float((said == ys).mean())}
+    return {'training loss': float(np.mean(losses)), 'test accuracy': float((said == ys).mean())}
 
 
 if __name__ == '__main__':

@@ -1,4 +1,4 @@
-"""Small helpers of the e-prop family: a low-pass, a fixed random projection, an average of gradients."""
+"""Parts of the e-prop family: a low-pass, a fixed random projection, a leaky sum of gradients."""
 
 from __future__ import annotations
 
@@ -62,6 +62,12 @@ class GradExpon(brainstate.nn.Module):  # type: ignore[misc]
     Args:
         grad_shape: gradients, or arrays like them.
         tau_or_decay: a decay in (0, 1), or a time constant with a unit, for `exp(-dt / tau)`.
+
+    Example:
+        >>> import jax.numpy as jnp, braintrace
+        >>> total = braintrace.GradExpon({'w': jnp.zeros(1)}, .5)
+        >>> total.update({'w': jnp.ones(1)})['w'], total.update({'w': jnp.ones(1)})['w']
+        (Array([1.], dtype=float32), Array([1.5], dtype=float32))
     """
 
     def __init__(self, grad_shape: Any, tau_or_decay: Any):
@@ -76,11 +82,11 @@ class GradExpon(brainstate.nn.Module):  # type: ignore[misc]
             self.decay = jnp.exp(-jnp.asarray(brainstate.environ.get_dt() / tau_or_decay))
         else:
             raise TypeError(
-                f'`tau_or_decay` must be a float, or a time with a unit, got {type(tau_or_decay).__name__}.'
+                '`tau_or_decay` must be a float, or a time with a unit, '
+                f'got {type(tau_or_decay).__name__}.'
             )
-        self.gradients = brainstate.LongTermState(
-            jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), grad_shape)
-        )
+        zeros = jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), grad_shape)
+        self.gradients = brainstate.LongTermState(zeros)
 
     def update(self, grads: Any) -> Any:
         """Take in gradients; gives the sum."""

@@ -1,4 +1,7 @@
-"""Layers: brainstate modules whose weights the compiler traces. None of them knows a learning rule."""
+"""Layers: brainstate modules whose weights the compiler traces.
+
+None of them knows a learning rule.
+"""
 
 import warnings as _warnings
 from importlib import import_module as _import_module
@@ -60,26 +63,36 @@ __all__ = [
     'stack',
 ]
 
-_ELSEWHERE = {
-    'brainpy.state': 'ALIF Alpha DualExpon Expon IF LIF STD STP',
-    'brainstate.nn': 'AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d AdaptiveMaxPool3d AvgPool1d AvgPool2d '
-    'AvgPool3d CELU Dropout Dropout1d Dropout2d Dropout3d ELU Flatten GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh Identity '
-    'LeakyReLU LogSigmoid LogSoftmax MaxPool1d MaxPool2d MaxPool3d Mish PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d '
-    'Softmin Softplus Softshrink Softsign SpikeBitwise Tanh Tanhshrink Unflatten',
+_ACTIVATIONS = """
+    CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid LogSoftmax Mish
+    PReLU RReLU ReLU ReLU6 SELU SiLU Sigmoid Softmax Softmax2d Softmin Softplus Softshrink Softsign
+    SpikeBitwise Tanh Tanhshrink
+"""
+_POOLS = """
+    AdaptiveAvgPool1d AdaptiveAvgPool2d AdaptiveAvgPool3d AdaptiveMaxPool1d AdaptiveMaxPool2d
+    AdaptiveMaxPool3d AvgPool1d AvgPool2d AvgPool3d MaxPool1d MaxPool2d MaxPool3d
+"""
+_OTHERS = 'Dropout Dropout1d Dropout2d Dropout3d Flatten Identity Unflatten'
+_NEURONS = 'ALIF Alpha DualExpon Expon IF LIF STD STP'
+
+# Names of 0.2 that belong to other packages: they are forwarded.
+_WHERE = {
+    **dict.fromkeys(_NEURONS.split(), 'brainpy.state'),
+    **dict.fromkeys([*_ACTIVATIONS.split(), *_POOLS.split(), *_OTHERS.split()], 'brainstate.nn'),
 }
-_WHERE = {name: module for module, names in _ELSEWHERE.items() for name in names.split()}
 
 
 def __getattr__(name: str):
     if name not in _WHERE:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
+    module = _WHERE[name]
     _warnings.warn(
-        f'`braintrace.nn.{name}` is `{_WHERE[name]}.{name}`: use it from there.',
+        f'`braintrace.nn.{name}` only forwards to another package. Use {module}.{name} instead.',
         DeprecationWarning,
         stacklevel=2,
     )
     try:
-        return getattr(_import_module(_WHERE[name]), name)
+        return getattr(_import_module(module), name)
     except ModuleNotFoundError as e:
         raise ImportError(
             f'`braintrace.nn.{name}` needs brainpy: `pip install braintrace[snn]`.'

@@ -1,8 +1,10 @@
 """Recurrent cells: one step from the input and the old state to the new state.
 
-In the equations [x, h] is a concatenation, s the logistic function, f the activation, and W(...) a linear layer with a bias. All cells take
-`in_size`, `out_size`, and most of: `w_init`, `b_init` and `state_init`, values or functions of a shape (weights start orthogonal, those of LSTM-like cells
-and `ValinaRNNCell` Xavier-normal); `activation`, a function or the name of one in `brainstate.nn`; and `name`.
+In the equations [x, h] is a concatenation, s the logistic function, f the activation, and W(...) a
+linear layer with a bias. Inputs are `(..., in_size)`, states and outputs `(..., out_size)`. All
+cells take `in_size`, `out_size`, and most of: `w_init`, `b_init` and `state_init`, values or
+functions of a shape (weights start orthogonal, those of LSTM-like cells and `ValinaRNNCell`
+Xavier-normal); `activation`, a function or the name of one in `brainstate.nn`; and `name`.
 
     >>> import brainstate, jax.numpy as jnp, braintrace
     >>> cell = brainstate.nn.init_all_states(braintrace.nn.GRUCell(3, 4), batch_size=2)
@@ -12,7 +14,6 @@ and `ValinaRNNCell` Xavier-normal); `activation`, a function or the name of one 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -21,13 +22,15 @@ import jax.numpy as jnp
 from brainstate.nn import init, sigmoid
 
 from ..ops.functions import element_wise
-from .initial import WithStates, check_sizes, orthogonal, xavier_normal
+from .initial import WithStates, check_sizes, lecun_normal, orthogonal, xavier_normal
 from .linear import Linear
 
 ZERO = init.ZeroInit()
 
 
 class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
+    """What the cells share: their linear layers, their states, and checks of what enters."""
+
     weights: dict[str, str] = {}  # the linear layers, and what each reads
     gates: ClassVar[int] = 1  # that each layer gives
     memory: ClassVar[tuple[str, ...]] = ('h',)  # the hidden states
@@ -49,43 +52,46 @@ class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
         self.activation = self._function('activation', activation)
         self._initial = dict.fromkeys(self.memory, state_init)
         size = {'x': self.in_size[-1], 'h': self.out_size[-1]}
+        w_init = gate_by_gate(type(self).usual if w_init is None else w_init, self.gates)
         for key, reads in self.weights.items():
-            setattr(
-                self,
-                key,
-                Linear(
-                    sum(size[r] for r in reads),
-                    self.gates * size['h'],
-                    self._gate_by_gate(w_init),
-                    b_init,
-                ),
-            )
+            inputs = sum(size[what] for what in reads)
+            setattr(self, key, Linear(inputs, self.gates * size['h'], w_init, b_init))
 
-    def _gate_by_gate(self, w_init: Any) -> Any:
-        f, k = type(self).usual if w_init is None else w_init, self.gates
-        return (
-            (lambda shape: jnp.concatenate([f((shape[0], shape[1] // k)) for _ in range(k)], -1))
-            if k > 1 and callable(f)
-            else f
-        )
-
-    def _function(self, key: str, f: Any) -> Callable:
-        found = getattr(brainstate.nn, f, None) if isinstance(f, str) else f
-        if not callable(found):
-            raise (ValueError if isinstance(f, str) else TypeError)(
+    def _function(self, key: str, given: Any) -> Callable:
+        """The function that was given, or the one of this name in `brainstate.nn`."""
+        named = isinstance(given, str)
+        function = getattr(brainstate.nn, given, None) if named else given
+        if not callable(function):
+            raise (ValueError if named else TypeError)(
                 f'`{type(self).__name__}`: `{key}` must be a function or the name of one in '
-                f'`brainstate.nn`, got {f!r}.'
+                f'`brainstate.nn`, got {given!r}.'
             )
-        return found
+        return function
 
     def _with(self, x: Any, h: Any) -> Any:
-        """[x, h]"""
+        """[x, h], of shape `(..., in_size + out_size)`."""
         if x.shape[:-1] != h.shape[:-1] or x.shape[-1] != self.in_size[-1]:
             raise ValueError(
-                f'`{type(self).__name__}`: the input, of shape {x.shape}, must fit in_size={self.in_size} and the state, of shape {h.shape}. '
+                f'`{type(self).__name__}`: the input, of shape {x.shape}, must fit '
+                f'in_size={self.in_size} and the state, of shape {h.shape}. '
                 'Make the states with `brainstate.nn.init_all_states(model, batch_size=...)`.'
             )
         return jnp.concatenate([x, h], -1)
+
+
+def gate_by_gate(w_init: Any, gates: int) -> Any:
+    """An initialiser that draws the weights `(K, N)` of each gate alone and sets them side by side.
+
+    A value, which is no function of a shape, stays as it is.
+    """
+    if gates == 1 or not callable(w_init):
+        return w_init
+
+    def draw(shape: tuple[int, int]) -> Any:
+        inputs, outputs = shape
+        return jnp.concatenate([w_init((inputs, outputs // gates)) for _ in range(gates)], -1)
+
+    return draw
 
 
 class ValinaRNNCell(Cell):
@@ -166,7 +172,10 @@ class LSTMCell(Cell):
 
 
 class URLSTMCell(Cell):
-    """`p = s(Wf[x, h] + bias), r = s(Wr[x, h] - bias), g = 2 r p + (1 - 2 r) p^2, c = g c + (1 - g) f(Wu[x, h]), h = s(Wo[x, h]) f(c)`."""
+    """`c = g c + (1 - g) f(Wu[x, h]), h = s(Wo[x, h]) f(c)`, with a forget gate g that is refined.
+
+    `g = 2 r p + (1 - 2 r) p^2` with `p = s(Wf[x, h] + bias), r = s(Wr[x, h] - bias)`.
+    """
 
     weights = {'Wu': 'xh', 'Wf': 'xh', 'Wr': 'xh', 'Wo': 'xh'}
     memory = ('c', 'h')
@@ -188,10 +197,8 @@ class URLSTMCell(Cell):
 
     def update(self, x: Any) -> Any:
         xh = self._with(x, self.h.value)
-        p, r = (
-            sigmoid(self.Wf(xh) + element_wise(self.bias.value)),
-            sigmoid(self.Wr(xh) - element_wise(self.bias.value)),
-        )
+        p = sigmoid(self.Wf(xh) + element_wise(self.bias.value))
+        r = sigmoid(self.Wr(xh) - element_wise(self.bias.value))
         g = 2 * r * p + (1 - 2 * r) * p**2
         self.c.value = g * self.c.value + (1 - g) * self.activation(self.Wu(xh))
         self.h.value = sigmoid(self.Wo(xh)) * self.activation(self.c.value)
@@ -199,7 +206,10 @@ class URLSTMCell(Cell):
 
 
 class MinimalRNNCell(Cell):
-    """`z = phi(x), u = s(W_u[z, h]), h = u h + (1 - u) z`; phi is a linear layer if no other function is given."""
+    """`z = phi(x), u = s(W_u[z, h]), h = u h + (1 - u) z`.
+
+    phi is a linear layer if no other function is given.
+    """
 
     weights = {'phi': 'x', 'W_u': 'hh'}
 
@@ -222,7 +232,8 @@ class MinimalRNNCell(Cell):
         z, h = self.phi(x), self.h.value
         if z.shape != h.shape:
             raise ValueError(
-                f'`MinimalRNNCell`: `phi` of the input, of shape {z.shape}, must be like the state, of shape {h.shape}.'
+                f'`MinimalRNNCell`: `phi` of the input, of shape {z.shape}, must be like the '
+                f'state, of shape {h.shape}.'
             )
         u = sigmoid(self.W_u(jnp.concatenate([z, h], -1)))
         self.h.value = u * h + (1 - u) * z
@@ -230,6 +241,8 @@ class MinimalRNNCell(Cell):
 
 
 class _Mini(Cell):
+    """A cell without an activation."""
+
     def __init__(
         self,
         in_size: Any,
@@ -267,7 +280,10 @@ class MiniLSTM(_Mini):
 
 
 class LRUCell(WithStates, brainstate.nn.Module):  # type: ignore[misc]
-    """A linear recurrence with a complex eigenvalue per unit, `h = a h + exp(gamma_log) B x, y = Re(C h) + D x`, `a = exp(-exp(nu_log) + i exp(theta_log))`.
+    """A linear recurrence with a complex eigenvalue a for each unit.
+
+    `h = a h + exp(gamma_log) B x, y = Re(C h) + D x` with
+    `a = exp(-exp(nu_log) + i exp(theta_log))`.
 
     Args:
         d_model, d_hidden: number of inputs and outputs, and of hidden units.
@@ -292,58 +308,42 @@ class LRUCell(WithStates, brainstate.nn.Module):  # type: ignore[misc]
         check_sizes(self, d_model=d_model, d_hidden=d_hidden)
         if not (0 <= r_min < r_max <= 1 and max_phase > 0):
             raise ValueError(
-                f'`LRUCell` needs 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min=}, {r_max=}, {max_phase=}.'
+                f'`LRUCell` needs 0 <= r_min < r_max <= 1 and max_phase > 0, got {r_min=}, '
+                f'{r_max=}, {max_phase=}.'
             )
         self.in_size, self.out_size = d_model, d_hidden
-        self.d_model, self.d_hidden, self.r_min, self.r_max, self.max_phase = (
-            d_model,
-            d_hidden,
-            r_min,
-            r_max,
-            max_phase,
-        )
+        self.d_model, self.d_hidden = d_model, d_hidden
+        self.r_min, self.r_max, self.max_phase = r_min, r_max, max_phase
         self._initial = {'h_re': ZERO, 'h_im': ZERO}
-        self.theta_log = brainstate.ParamState(
-            jnp.log(max_phase * brainstate.random.uniform(size=(d_hidden,)))
+        phase = max_phase * brainstate.random.uniform(size=(d_hidden,))
+        squared_size = (
+            brainstate.random.uniform(size=(d_hidden,)) * (r_max**2 - r_min**2) + r_min**2
         )
-        self.nu_log = brainstate.ParamState(
-            jnp.log(
-                -0.5
-                * jnp.log(
-                    brainstate.random.uniform(size=(d_hidden,)) * (r_max**2 - r_min**2) + r_min**2
-                )
-            )
-        )
-        self.gamma_log = brainstate.ParamState(
-            jnp.log(jnp.sqrt(1 - jnp.exp(-2 * jnp.exp(self.nu_log.value))))
-        )
-        normal = lambda shape: brainstate.random.randn(*shape) / math.sqrt(shape[0])
-        self.B_re, self.B_im = (Linear(d_model, d_hidden, normal, None) for _ in range(2))
-        self.C_re, self.C_im = (Linear(d_hidden, d_model, normal, None) for _ in range(2))
+        nu_log = jnp.log(-0.5 * jnp.log(squared_size))
+        gamma_log = jnp.log(jnp.sqrt(1 - jnp.exp(-2 * jnp.exp(nu_log))))
+        self.theta_log = brainstate.ParamState(jnp.log(phase))
+        self.nu_log = brainstate.ParamState(nu_log)
+        self.gamma_log = brainstate.ParamState(gamma_log)
+        self.B_re, self.B_im = (Linear(d_model, d_hidden, lecun_normal, None) for _ in range(2))
+        self.C_re, self.C_im = (Linear(d_hidden, d_model, lecun_normal, None) for _ in range(2))
         self.D = brainstate.ParamState(brainstate.random.randn(d_model))
 
     def update(self, x: Any) -> Any:
-        nu, theta, gamma = (
-            element_wise(s.value, weight_fn=jnp.exp)
-            for s in (self.nu_log, self.theta_log, self.gamma_log)
-        )
-        re, im, h_re, h_im = (
-            jnp.exp(-nu) * jnp.cos(theta),
-            jnp.exp(-nu) * jnp.sin(theta),
-            self.h_re.value,
-            self.h_im.value,
-        )
+        logarithms = self.nu_log, self.theta_log, self.gamma_log
+        nu, theta, gamma = (element_wise(s.value, weight_fn=jnp.exp) for s in logarithms)
+        re, im = jnp.exp(-nu) * jnp.cos(theta), jnp.exp(-nu) * jnp.sin(theta)
+        h_re, h_im = self.h_re.value, self.h_im.value
         self.h_re.value = re * h_re - im * h_im + gamma * self.B_re(x)
         self.h_im.value = re * h_im + im * h_re + gamma * self.B_im(x)
-        return (
-            self.C_re(self.h_re.value) - self.C_im(self.h_im.value) + element_wise(self.D.value) * x
-        )
+        read = self.C_re(self.h_re.value) - self.C_im(self.h_im.value)
+        return read + element_wise(self.D.value) * x
 
 
 class FusedGRUCell(Cell):
-    """`z = s(az + bz), r = s(ar + br), h = (1 - z) h + z f(an + r bn)` with `(az, ar, an) = W_x x` and `(bz, br, bn) = W_h h`.
+    """`z = s(az + bz), r = s(ar + br), h = (1 - z) h + z f(an + r bn)`.
 
-    The reset gate acts after the product, so that there is one product of x and one of h in a step.
+    `(az, ar, an) = W_x x` and `(bz, br, bn) = W_h h`: the reset gate acts after the product, so
+    that there is one product of x and one of h in a step.
     """
 
     weights = {'W_x': 'x', 'W_h': 'h'}
@@ -352,7 +352,8 @@ class FusedGRUCell(Cell):
     def update(self, x: Any) -> Any:
         h = self.h.value
         self._with(x, h)
-        (az, ar, an), (bz, br, bn) = jnp.split(self.W_x(x), 3, -1), jnp.split(self.W_h(h), 3, -1)
+        az, ar, an = jnp.split(self.W_x(x), 3, -1)
+        bz, br, bn = jnp.split(self.W_h(h), 3, -1)
         z = sigmoid(az + bz)
         self.h.value = (1 - z) * h + z * self.activation(an + sigmoid(ar + br) * bn)
         return self.h.value

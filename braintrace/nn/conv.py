@@ -8,10 +8,13 @@ import brainstate
 
 from ..ops.functions import conv
 from .initial import check_input, check_sizes
+from .linear import masked_by
 
 
 class _Conv:
-    """`y = conv(x, w_mask * weight) + bias`, for inputs with a batch axis, without one, or with several leading axes.
+    """`y = conv(x, w_mask * weight) + bias`.
+
+    The input may have a batch axis, none, or several leading axes.
 
     Args:
         in_size: shape of one input, the channels last, or first with `channel_first`.
@@ -19,7 +22,8 @@ class _Conv:
         kernel_size, stride, lhs_dilation, rhs_dilation: one for each spatial axis, or one for all.
         padding: 'SAME', 'VALID', a number, or pairs of numbers.
         groups: of channels, which do not see each other.
-        w_init, b_init: initial values, or functions of a shape; `b_init=None` means no bias.
+        w_init, b_init: initial values, or functions of a shape, with a unit or without;
+            `b_init=None` means no bias.
         w_mask: of the kernel.
         channel_first: the layout of the input and the output.
         name: of the module.
@@ -46,25 +50,35 @@ class _Conv:
         for key, value in ('kernel_size', kernel_size), ('stride', stride):
             if isinstance(value, tuple | list) and len(value) not in (1, len(in_size) - 1):
                 raise ValueError(
-                    f'`{type(self).__name__}`: `{key}` must have one entry for each spatial axis of `in_size` {in_size}, got {value}.'
+                    f'`{type(self).__name__}`: `{key}` must have one entry for each spatial axis '
+                    f'of `in_size` {in_size}, got {value}.'
                 )
-        super().__init__(in_size, out_channels, kernel_size, stride, *args, **kwargs)  # type: ignore[call-arg]
+        super().__init__(  # type: ignore[call-arg]
+            in_size, out_channels, kernel_size, stride, *args, **kwargs
+        )
 
     def update(self: Any, x: Any) -> Any:
         check_input(self, x)
         p = self.weight.value
-        mask = None if self.w_mask is None else lambda w: w * self.w_mask
+        return self._convolved(x, p['weight'], p.get('bias'))
+
+    def _conv_op(self: Any, x: Any, params: dict[str, Any]) -> Any:
+        """What brainstate evaluates for the shape of the output, where no unit matters."""
+        kernel = params['weight']
+        return self._convolved(x, getattr(kernel, 'mantissa', kernel), None)
+
+    def _convolved(self: Any, x: Any, kernel: Any, bias: Any) -> Any:
         return conv(
             x,
-            p['weight'],
-            p.get('bias'),
+            kernel,
+            bias,
             strides=self.stride,
             padding=self.padding,
             lhs_dilation=self.lhs_dilation,
             rhs_dilation=self.rhs_dilation,
             feature_group_count=self.groups,
             dimension_numbers=self.dimension_numbers,
-            kernel_fn=mask,
+            kernel_fn=masked_by(self.w_mask),
         )
 
 

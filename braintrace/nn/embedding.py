@@ -19,9 +19,11 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
         num_embeddings, embedding_size: number of rows and shape of one.
         embedding_init: initial table, or a function of its shape.
         padding_idx: a row that starts at zero and gets no gradient.
-        max_norm: a row longer than this is used with this length. The table keeps its values, and the gradient is that of the row used.
+        max_norm: a row longer than this is used with this length. The table keeps its values, and
+            the gradient is that of the row used.
         norm_type: p of the norm.
-        scale_grad_by_freq: divide the gradient of a row by the number of times it occurs in the indices.
+        scale_grad_by_freq: divide the gradient of a row by the number of times it occurs in the
+            indices.
         freeze: no gradient at all.
         name, param_type: as in `Linear`.
 
@@ -39,19 +41,18 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
 
     def update(self, indices: Any) -> Any:
         stop, indices = jax.lax.stop_gradient, jnp.asarray(indices)
-        y = embedding(
-            indices,
-            self.weight.value,
-            weight_fn=lambda w: (stop(w) if self.freeze else w).reshape(w.shape[0], -1),
-        )
+
+        def as_table(w: Any) -> Any:
+            return (stop(w) if self.freeze else w).reshape(w.shape[0], -1)
+
+        y = embedding(indices, self.weight.value, weight_fn=as_table)
         if self.max_norm is not None:
             norm = jnp.linalg.norm(stop(y), self.norm_type, axis=-1, keepdims=True)
             y = y - stop(y * jnp.maximum(1 - self.max_norm / jnp.maximum(norm, 1e-12), 0))
         if self.padding_idx is not None:
             y = jnp.where((indices == self.padding_idx)[..., None], stop(y), y)
         if self.scale_grad_by_freq:
-            share = 1 / (indices.reshape(-1, 1) == indices.ravel()).sum(1).reshape(
-                *indices.shape, 1
-            )
+            times = (indices.reshape(-1, 1) == indices.ravel()).sum(1)
+            share = 1 / times.reshape(*indices.shape, 1)
             y = share * y + stop((1 - share) * y)
-        return y.reshape(*indices.shape, *self.embedding_size)
+        return y.reshape((*indices.shape, *self.embedding_size))

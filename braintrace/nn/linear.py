@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import brainstate
@@ -15,12 +16,15 @@ ZERO = init.ZeroInit()
 
 
 class _Sized:
+    """Checks of the sizes: they agree in all axes but the last."""
+
     def __init__(self, in_size: Any, out_size: Any, *args: Any, **kwargs: Any):
         check_sizes(self, in_size=in_size, out_size=out_size)
         lead = [tuple(s)[:-1] if isinstance(s, tuple | list) else () for s in (in_size, out_size)]
         if lead[0] != lead[1]:
             raise ValueError(
-                f'`{type(self).__name__}`: `in_size` {in_size} and `out_size` {out_size} must agree in all axes but the last.'
+                f'`{type(self).__name__}`: `in_size` {in_size} and `out_size` {out_size} must '
+                'agree in all axes but the last.'
             )
         super().__init__(in_size, out_size, *args, **kwargs)  # type: ignore[call-arg]
 
@@ -43,12 +47,14 @@ class Linear(_Sized, brainstate.nn.Linear):  # type: ignore[misc]
 
     def update(self, x: Any) -> Any:
         p = self.weight.value
-        return matmul(
-            x,
-            p['weight'],
-            p.get('bias'),
-            weight_fn=None if self.w_mask is None else lambda w: w * self.w_mask,
-        )
+        return matmul(x, p['weight'], p.get('bias'), weight_fn=masked_by(self.w_mask))
+
+
+def masked_by(mask: Any) -> Callable | None:
+    """The function that multiplies a weight by the mask; None where there is no mask."""
+    if mask is None:
+        return None
+    return lambda w: w * mask
 
 
 class GroupedLinear(brainstate.nn.Module):  # type: ignore[misc]
@@ -79,14 +85,9 @@ class GroupedLinear(brainstate.nn.Module):  # type: ignore[misc]
         self.num_groups, self.in_features, self.out_features = num_groups, in_features, out_features
         self.in_size, self.out_size = (num_groups, in_features), (num_groups, out_features)
         bias = {} if b_init is None else {'bias': init.param(b_init, self.out_size)}
-        self.weight = param_type(
-            {
-                'weight': init.param(
-                    w_init, (num_groups, in_features, out_features), allow_none=False
-                ),
-                **bias,
-            }
-        )
+        shape = num_groups, in_features, out_features
+        weight = init.param(w_init, shape, allow_none=False)
+        self.weight = param_type({'weight': weight, **bias})
 
     def update(self, x: Any) -> Any:
         p = self.weight.value
@@ -108,25 +109,24 @@ class SignedWLinear(_Sized, brainstate.nn.SignedWLinear):  # type: ignore[misc]
 
     def __init__(self, in_size: Any, out_size: Any, *args: Any, **kwargs: Any):
         super().__init__(in_size, out_size, *args, **kwargs)
-        wanted, got = (
-            jnp.shape(self.weight.value),
-            jnp.shape(self.w_sign) if self.w_sign is not None else (),
-        )
+        wanted = jnp.shape(self.weight.value)
+        got = () if self.w_sign is None else jnp.shape(self.w_sign)
         if got not in ((), wanted):
             raise ValueError(
                 f'`SignedWLinear`: `w_sign` must have the shape {wanted} of the weight, got {got}.'
             )
 
     def update(self, x: Any) -> Any:
-        return matmul(
-            x,
-            self.weight.value,
-            weight_fn=lambda w: jnp.abs(w) if self.w_sign is None else jnp.abs(w) * self.w_sign,
-        )
+        def signed(w: Any) -> Any:
+            return jnp.abs(w) if self.w_sign is None else jnp.abs(w) * self.w_sign
+
+        return matmul(x, self.weight.value, weight_fn=signed)
 
 
 class ScaledWSLinear(_Sized, brainstate.nn.ScaledWSLinear):  # type: ignore[misc]
-    """`y = x @ (w_mask * gain * standardised(weight)) + bias`: the weights into a unit have mean 0 and variance 1 / in_size, times the gain.
+    """`y = x @ (w_mask * gain * standardised(weight)) + bias`.
+
+    The weights into a unit have mean 0 and variance 1 / in_size, times the gain.
 
     Args:
         in_size, out_size, w_init, b_init, w_mask, name, param_type: as in `Linear`.
@@ -158,14 +158,16 @@ class SparseLinear(brainstate.nn.SparseLinear):  # type: ignore[misc]
 
     Example:
         >>> import brainevent, jax.numpy as jnp, braintrace
-        >>> braintrace.nn.SparseLinear(brainevent.CSR.fromdense(jnp.eye(2)))(jnp.ones((4, 2))).shape
+        >>> layer = braintrace.nn.SparseLinear(brainevent.CSR.fromdense(jnp.eye(2)))
+        >>> layer(jnp.ones((4, 2))).shape
         (4, 2)
     """
 
     def __init__(self, spar_mat: Any, *args: Any, **kwargs: Any):
         if not hasattr(spar_mat, 'with_data'):
             raise TypeError(
-                f'`SparseLinear`: `spar_mat` must be a sparse matrix of brainevent or saiunit.sparse, got {type(spar_mat).__name__}.'
+                '`SparseLinear`: `spar_mat` must be a sparse matrix of brainevent or '
+                f'saiunit.sparse, got {type(spar_mat).__name__}.'
             )
         super().__init__(spar_mat, *args, **kwargs)
 
@@ -185,7 +187,8 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
 
     Example:
         >>> import jax.numpy as jnp, braintrace
-        >>> braintrace.nn.LoRA(3, 1, 2, base_module=braintrace.nn.Linear(3, 2))(jnp.ones((4, 3))).shape
+        >>> layer = braintrace.nn.LoRA(3, 1, 2, base_module=braintrace.nn.Linear(3, 2))
+        >>> layer(jnp.ones((4, 3))).shape
         (4, 2)
     """
 
@@ -201,7 +204,8 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         check_sizes(self, in_features=in_features, lora_rank=lora_rank, out_features=out_features)
         if base_module is not None and not callable(base_module):
             raise ValueError(
-                f'`LoRA`: `base_module` must be a module or a function, got {type(base_module).__name__}.'
+                '`LoRA`: `base_module` must be a module or a function, '
+                f'got {type(base_module).__name__}.'
             )
         super().__init__(in_features, lora_rank, out_features, base_module=base_module, **kwargs)
 

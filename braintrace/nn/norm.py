@@ -10,13 +10,17 @@ from .initial import check_input
 
 
 class _Checked:
+    """A check that the input ends in the axes of `in_size`."""
+
     def update(self: Any, x: Any) -> Any:
         check_input(self, x)
         return super().update(x)  # type: ignore[misc]
 
 
 class LayerNorm(_Checked, brainstate.nn.LayerNorm):  # type: ignore[misc]
-    """`gain * (x - mean) / deviation + bias` over the features of each sample; arguments as in brainstate.
+    """`gain * (x - mean) / deviation + bias` over the features of each sample.
+
+    The arguments are those of brainstate.
 
     Example:
         >>> import jax.numpy as jnp, braintrace
@@ -26,28 +30,48 @@ class LayerNorm(_Checked, brainstate.nn.LayerNorm):  # type: ignore[misc]
 
 
 class RMSNorm(_Checked, brainstate.nn.RMSNorm):  # type: ignore[misc]
-    """`gain * x / root mean square` over the features of each sample; arguments as in brainstate."""
+    """`gain * x / root mean square` over the features of each sample.
+
+    The arguments are those of brainstate.
+    """
 
 
 class GroupNorm(brainstate.nn.GroupNorm):  # type: ignore[misc]
-    """Layer normalisation in each group of channels, with or without a batch axis; arguments as in brainstate."""
+    """Layer normalisation in each group of channels, with or without a batch axis.
+
+    The arguments are those of brainstate.
+    """
 
     def update(self, x: Any) -> Any:
         check_input(self, x)
-        return super().update(x) if x.ndim > len(self.in_size) else super().update(x[None])[0]
+        if x.ndim > len(self.in_size):
+            return super().update(x)
+        return super().update(x[None])[0]
 
 
 class BatchNorm0d(_Checked, brainstate.nn.BatchNorm0d):  # type: ignore[misc]
-    """Normalisation of each feature over the batch, `(features,)`; arguments as in brainstate."""
+    """Normalisation of each feature over the batch.
+
+    Inputs are `(batch, features)`, the arguments those of brainstate.
+    """
 
 
 class BatchNorm1d(_Checked, brainstate.nn.BatchNorm1d):  # type: ignore[misc]
-    """Normalisation of each channel over the batch and space, `(length, channels)`; arguments as in brainstate."""
+    """Normalisation of each channel over the batch and space.
+
+    Inputs are `(batch, length, channels)`, the arguments those of brainstate.
+    """
 
 
 class BatchNorm2d(_Checked, brainstate.nn.BatchNorm2d):  # type: ignore[misc]
-    """Normalisation of each channel over the batch and space, `(height, width, channels)`; arguments as in brainstate."""
+    """Normalisation of each channel over the batch and space.
+
+    Inputs are `(batch, height, width, channels)`, the arguments those of brainstate.
+    """
 
 
 class BatchNorm3d(_Checked, brainstate.nn.BatchNorm3d):  # type: ignore[misc]
-    """Normalisation of each channel over the batch and space, `(depth, height, width, channels)`; arguments as in brainstate."""
+    """Normalisation of each channel over the batch and space.
+
+    Inputs are `(batch, depth, height, width, channels)`, the arguments those of brainstate.
+    """

@@ -28,6 +28,8 @@ relu_grad.defjvps(lambda t, y, x: 0.3 * jnp.maximum(0, 1 - jnp.abs(x)) * t)
 
 
 class _Leaky(WithStates, brainstate.nn.Module):  # type: ignore[misc]
+    """A weight `W` from the input to the units, and their decay in one step."""
+
     def __init__(self, in_size: Any, out_size: Any, tau: Any, w_init: Any, name: str | None):
         super().__init__(name=name)
         check_sizes(self, in_size=in_size, out_size=out_size)
@@ -49,7 +51,8 @@ class LeakyRateReadout(_Leaky):
     Example:
         >>> import brainstate, saiunit as u, jax.numpy as jnp, braintrace
         >>> with brainstate.environ.context(dt=1. * u.ms):
-        ...     layer = brainstate.nn.init_all_states(braintrace.nn.LeakyRateReadout(2, 3), batch_size=4)
+        ...     layer = braintrace.nn.LeakyRateReadout(2, 3)
+        >>> layer = brainstate.nn.init_all_states(layer, batch_size=4)
         >>> layer(jnp.ones((4, 2))).shape
         (4, 3)
     """
@@ -72,7 +75,9 @@ class LeakyRateReadout(_Leaky):
 
 
 class LeakySpikeReadout(_Leaky):
-    """`V <- a (V - reset) + (1 - a) x @ W` with `a = exp(-dt / tau)`; gives the spikes of V, and those of the step before reset it.
+    """`V <- a (V - reset) + (1 - a) x @ W` with `a = exp(-dt / tau)`; gives the spikes of V.
+
+    The spikes of the step before reset it.
 
     Args:
         in_size, out_size, tau, name: as in `LeakyRateReadout`.
@@ -84,7 +89,8 @@ class LeakySpikeReadout(_Leaky):
     Example:
         >>> import brainstate, saiunit as u, jax.numpy as jnp, braintrace
         >>> with brainstate.environ.context(dt=1. * u.ms):
-        ...     layer = brainstate.nn.init_all_states(braintrace.nn.LeakySpikeReadout(2, 3), batch_size=4)
+        ...     layer = braintrace.nn.LeakySpikeReadout(2, 3)
+        >>> layer = brainstate.nn.init_all_states(layer, batch_size=4)
         >>> layer(jnp.ones((4, 2))).shape
         (4, 3)
     """
@@ -110,12 +116,8 @@ class LeakySpikeReadout(_Leaky):
             raise TypeError(
                 f'`LeakySpikeReadout`: `spk_fun` must be a function, got {type(spk_fun).__name__}.'
             )
-        self.V_th, self.V_init, self.spk_fun, self.spk_reset = (
-            init.param(V_th, self.out_size),
-            V_init,
-            spk_fun,
-            spk_reset,
-        )
+        self.V_th, self.V_init = init.param(V_th, self.out_size), V_init
+        self.spk_fun, self.spk_reset = spk_fun, spk_reset
         self._initial = {'V': V_init}
 
     @property
@@ -131,6 +133,7 @@ class LeakySpikeReadout(_Leaky):
 
     def update(self, x: Any) -> Any:
         V = self.V.value
-        V = V - self.spike * (self.V_th if self.spk_reset == 'soft' else jax.lax.stop_gradient(V))
+        taken = self.V_th if self.spk_reset == 'soft' else jax.lax.stop_gradient(V)
+        V = V - self.spike * taken
         self.V.value = self.decay * V + (1 - self.decay) * matmul(x, self.W.value)
         return self.spike

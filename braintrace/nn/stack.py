@@ -15,8 +15,9 @@ class Stack(brainstate.nn.Module):  # type: ignore[misc]
         name: of the module.
 
     Example:
-        >>> import brainstate, jax.numpy as jnp, braintrace
-        >>> net = brainstate.nn.init_all_states(braintrace.nn.stack(braintrace.nn.GRUCell(3, 4), jnp.tanh, braintrace.nn.Linear(4, 2)))
+        >>> import brainstate, jax.numpy as jnp
+        >>> from braintrace.nn import GRUCell, Linear, stack
+        >>> net = brainstate.nn.init_all_states(stack(GRUCell(3, 4), jnp.tanh, Linear(4, 2)))
         >>> net(jnp.ones(3)).shape, sorted(net.states(brainstate.HiddenState))
         ((2,), [('layers', 0, 'h')])
     """
@@ -26,7 +27,8 @@ class Stack(brainstate.nn.Module):  # type: ignore[misc]
         for i, layer in enumerate(layers):
             if not callable(layer):
                 raise TypeError(
-                    f'`Stack`: layer {i} must be a module or a function, got {type(layer).__name__}.'
+                    f'`Stack`: layer {i} must be a module or a function, '
+                    f'got {type(layer).__name__}.'
                 )
         self.layers = list(layers)
 

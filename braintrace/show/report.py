@@ -2,178 +2,205 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 from .._jax import Var, source_line
 from ..graph.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
-from ..graph.etrace_graph import ETraceGraph
-from ..graph.relations import HiddenParamOpRelation
-from ..step import Leaf
+from ..step import Leaf, dotted
+from .published import compiled_of
+from .text import bytes_as_text
+
+
+class ParameterRow(NamedTuple):
+    """One parameter leaf: its name, its type and shape, and what traces it or why nothing does."""
+
+    name: str
+    shape: str
+    fate: str
 
 
 class CompilationReport:
-    """A reading of a compiled graph: the hidden groups, and for each parameter leaf what traces it or why nothing does.
+    """A reading of a compiled graph: its hidden groups, and what becomes of each parameter leaf.
+
+    Args:
+        graph: of a learner (`learner.graph`) or from `compile_etrace_graph`.
+        memory: what a run costs, `trace_bytes`, `block_steps` and `block_bytes`, if known.
 
     Example:
         >>> import brainstate, jax.numpy as jnp, braintrace
         >>> cell = brainstate.nn.init_all_states(brainstate.nn.ValinaRNNCell(3, 4))
-        >>> report = braintrace.CompilationReport(braintrace.compile_etrace_graph(cell, jnp.ones(3)))
-        >>> report
-        CompilationReport(hidden_groups=1, etrace_weights=2, excluded_weights=0, warnings=0, errors=0)
+        >>> graph = braintrace.compile_etrace_graph(cell, jnp.ones(3))
+        >>> report = braintrace.CompilationReport(graph)
+        >>> report  # doctest: +NORMALIZE_WHITESPACE
+        CompilationReport(hidden_groups=1, etrace_weights=2, excluded_weights=0, warnings=0,
+        errors=0)
         >>> report.etrace_weights
         [(('W', 'weight'), [0]), (('W', 'weight'), [0])]
     """
 
-    def __init__(self, graph: ETraceGraph, memory: dict[str, int] | None = None):
+    def __init__(self, graph: Any, memory: dict[str, int] | None = None):
         self.graph, self.memory = graph, memory
+        self._compiled = compiled_of(graph)
 
     @property
     def hidden_groups(self) -> list[tuple[int, list[tuple]]]:
         """The number and the hidden paths of each group."""
-        return [(g.index, list(g.hidden_paths)) for g in self.graph.hidden_groups]
+        return [(g.index, list(g.paths)) for g in self._compiled.groups]
 
     @property
     def etrace_weights(self) -> list[tuple[tuple, list[int]]]:
         """The path and the groups of each trainable leaf that has a trace."""
-        found: dict[Var, tuple[tuple, list[int]]] = {}
-        for r in self.graph.hidden_param_op_relations:
-            for key, v in r.trainable_vars.items():
-                groups = found.setdefault(v, (r.trainable_paths[key], []))[1]
-                groups += [g.index for g in r.hidden_groups if g.index not in groups]
-        return list(found.values())
+        weights: dict[Var, tuple[tuple, list[int]]] = {}
+        for relation in self._compiled.relations:
+            for source in relation.sources:
+                _, groups = weights.setdefault(source.var, (source.leaf.path, []))
+                groups += [g.index for g in relation.groups if g.index not in groups]
+        return list(weights.values())
 
     @property
     def excluded_weights(self) -> list[tuple[tuple, str | None]]:
         """The path of each leaf without a trace, and why."""
         return [
-            (leaf.path, self._reason(leaf)) for leaf, v in self._leaves() if not self._relations(v)
+            (leaf.path, self._reason(leaf))
+            for leaf, v in self._leaves()
+            if not self._relations_of(v)
         ]
 
     @property
     def dynamic_states(self) -> list[tuple]:
         """The states that change from step to step and belong to no group."""
-        step = self.graph.step
-        return [
-            leaf.path
-            for leaf, old, new in zip(step.other, step.other_vars, step.other_outs, strict=True)
-            if old is not new
-        ]
+        step = self._compiled.step
+        changes = zip(step.other, step.other_vars, step.other_outs, strict=True)
+        return [leaf.path for leaf, old, new in changes if old is not new]
 
     @property
     def diagnostics(self) -> tuple[CompilationRecord, ...]:
         """All that the compiler had to say."""
-        return self.graph.diagnostics
+        return self._compiled.diagnostics
+
+    @property
+    def parameters(self) -> list[ParameterRow]:
+        """A row for each parameter leaf, in the order of the model."""
+        return [
+            ParameterRow(leaf.name, v.aval.str_short(), self._fate(leaf, v))
+            for leaf, v in self._leaves()
+        ]
 
     @property
     def counts(self) -> dict[str, int]:
         """How many there are of each."""
-        level = lambda which: sum(r.level is which for r in self.diagnostics)
+        levels = [record.level for record in self.diagnostics]
         return dict(
             hidden_groups=len(self.hidden_groups),
             etrace_weights=len(self.etrace_weights),
             excluded_weights=len(self.excluded_weights),
-            warnings=level(DiagnosticLevel.WARNING),
-            errors=level(DiagnosticLevel.ERROR),
+            warnings=levels.count(DiagnosticLevel.WARNING),
+            errors=levels.count(DiagnosticLevel.ERROR),
         )
 
     def to_str(self, level: int = 1) -> str:
-        """The report as text: groups and parameters; with `level=2` also all warnings and errors."""
-        return '\n'.join(self._lines(level))
+        """The report as text: groups and parameters; with `level=2` also warnings and errors."""
+        lines = [*self._group_lines(), *self._parameter_lines()]
+        if self.memory is not None:
+            lines += self._memory_lines(self.memory)
+        if level > 1:
+            lines += self._diagnostic_lines()
+        return '\n'.join(lines)
 
     def show(self, level: int = 1, *, file: TextIO | None = None) -> None:
         """Print the report."""
         print(self.to_str(level), file=file or sys.stdout)
 
     def __repr__(self) -> str:
-        return f'CompilationReport({", ".join(f"{k}={v}" for k, v in self.counts.items())})'
+        counts = ', '.join(f'{name}={count}' for name, count in self.counts.items())
+        return f'CompilationReport({counts})'
 
-    def _leaves(self) -> Iterator[tuple[Leaf, Var]]:
-        step = self.graph.step
-        return zip(step.params, step.param_vars, strict=True)
-
-    def _relations(self, v: Var) -> list[HiddenParamOpRelation]:
-        return [r for r in self.graph.hidden_param_op_relations if v in r.trainable_vars.values()]
-
-    def _reason(self, leaf: Leaf) -> str | None:
-        told = [
-            r
-            for r in self.diagnostics
-            if r.context
-            and leaf.name in r.context
-            and r.kind is not DiagnosticKind.RELATION_INCLUDED
-        ]
-        told.sort(key=lambda r: r.level is DiagnosticLevel.INFO)
-        return told[0].message if told else None
-
-    def _lines(self, level: int) -> Iterator[str]:
+    def _group_lines(self) -> Iterator[str]:
         yield 'Hidden groups'
-        for g in self.graph.hidden_groups:
-            names = ', '.join(_dotted(p) for p in g.hidden_paths)
-            yield f'  {g.index}  {names}: {g.num_state} state{"s" * (g.num_state > 1)} x {g.varshape} units, {len(g.carried)} carried by the trace'
-        yield 'Parameters'
-        rows = [(leaf.name, v.aval.str_short(), self._fate(leaf, v)) for leaf, v in self._leaves()]
-        wide = [max((len(r[i]) for r in rows), default=0) for i in (0, 1)]
-        for name, shape, fate in rows:
-            yield f'  {name:{wide[0]}}  {shape:{wide[1]}}  {fate}'
-        if self.memory is not None:
-            m = self.memory
-            yield 'Memory'
-            yield f'  all traces {_bytes(m["trace_bytes"])}; a block of {m["block_steps"]} steps about {_bytes(m["block_bytes"])}'
-        if level > 1:
-            told = [r for r in self.diagnostics if r.level is not DiagnosticLevel.INFO]
-            yield from (
-                ['Diagnostics', *[f'  {r.level.value}: {r.message}' for r in told]]
-                if told
-                else ['No diagnostics']
+        for g in self._compiled.groups:
+            names = ', '.join(dotted(path) or 'state' for path in g.paths)
+            states = 'state' if g.num_state <= 1 else 'states'
+            yield (
+                f'  {g.index}  {names}: {g.num_state} {states} x {g.varshape} units, '
+                f'{len(g.carried)} carried by the trace'
             )
 
-    def _fate(self, leaf: Leaf, v: Var) -> str:
-        relations = self._relations(v)
-        if not relations:
-            return 'not traced. ' + (self._reason(leaf) or self._unused(v))
-        parts = []
-        for r in relations:
-            for g in r.hidden_groups:
-                parts.append(
-                    f'group {g.index} through `{r.primitive.name}` at {source_line(r.use.meets)}, {trace_bytes(r, g)}'
-                )
-        partial = [
-            r
-            for r in self.diagnostics
-            if r.kind is DiagnosticKind.RELATION_PARTIAL_PATH and leaf.name in r.context
+    def _parameter_lines(self) -> Iterator[str]:
+        rows = self.parameters
+        name_width = max((len(row.name) for row in rows), default=0)
+        shape_width = max((len(row.shape) for row in rows), default=0)
+        yield 'Parameters'
+        for row in rows:
+            yield f'  {row.name:{name_width}}  {row.shape:{shape_width}}  {row.fate}'
+
+    def _memory_lines(self, memory: dict[str, int]) -> list[str]:
+        traces, block = (bytes_as_text(memory[key]) for key in ('trace_bytes', 'block_bytes'))
+        steps = memory['block_steps']
+        return ['Memory', f'  all traces {traces}; a block of {steps} steps about {block}']
+
+    def _diagnostic_lines(self) -> list[str]:
+        told = [
+            f'  {record.level.value}: {record.message}'
+            for record in self.diagnostics
+            if record.level is not DiagnosticLevel.INFO
         ]
-        return (
-            'traced into '
-            + '; '.join(parts)
-            + (', in part: the rest gets its in-window gradient' if partial else '')
-        )
+        return ['Diagnostics', *told] if told else ['No diagnostics']
 
-    def _unused(self, v: Var) -> str:
-        used = any(a is v for e in self.graph.step.jaxpr.jaxpr.eqns for a in e.invars)
-        return (
-            'It meets no run-time data: its in-window gradient is whole.'
-            if used
-            else 'The step does not use it: its gradient is zero.'
-        )
+    def _leaves(self) -> Iterator[tuple[Leaf, Var]]:
+        step = self._compiled.step
+        return zip(step.params, step.param_vars, strict=True)
+
+    def _relations_of(self, v: Var) -> list[Any]:
+        """The relations whose weight is made from this parameter."""
+        return [
+            relation
+            for relation in self._compiled.relations
+            if any(source.var is v for source in relation.sources)
+        ]
+
+    def _reason(self, leaf: Leaf) -> str | None:
+        """Why a leaf has no trace, in the words of the compiler: a warning before anything else."""
+        told = [
+            record
+            for record in self._about(leaf)
+            if record.kind is not DiagnosticKind.RELATION_INCLUDED
+        ]
+        told.sort(key=lambda record: record.level is DiagnosticLevel.INFO)
+        return told[0].message if told else None
+
+    def _about(self, leaf: Leaf) -> list[CompilationRecord]:
+        """What the compiler had to say about a leaf."""
+        return [r for r in self.diagnostics if r.context and leaf.name in r.context]
+
+    def _fate(self, leaf: Leaf, v: Var) -> str:
+        """What traces a leaf, or why nothing does."""
+        relations = self._relations_of(v)
+        if not relations:
+            return 'not traced. ' + (self._reason(leaf) or self._without_use(v))
+        ways = '; '.join(_way(relation, g) for relation in relations for g in relation.groups)
+        kinds = [record.kind for record in self._about(leaf)]
+        if DiagnosticKind.RELATION_PARTIAL_PATH in kinds:
+            return f'traced into {ways}, in part: the rest gets its in-window gradient'
+        return f'traced into {ways}'
+
+    def _without_use(self, v: Var) -> str:
+        """Why a leaf has no trace about which the compiler said nothing."""
+        if any(v is operand for eqn in self._compiled.step.jaxpr.eqns for operand in eqn.invars):
+            return 'It meets no run-time data: its in-window gradient is whole.'
+        return 'The step does not use it: its gradient is zero.'
 
 
-def trace_bytes(r: HiddenParamOpRelation, g: Any) -> str:
-    """The memory of one weight's trace into one group."""
-    count = len(g.carried) * len(r.maps[g.index])
-    for n in r.trace_shape():
-        count *= n
-    return _bytes(count * r.w_var.aval.dtype.itemsize) if count else 'nothing to carry'
+def _way(relation: Any, group: Any) -> str:
+    meets = relation.use.meets
+    size = trace_bytes(relation, group)
+    cost = bytes_as_text(size) if size else 'nothing to carry'
+    return f'group {group.index} through `{meets.primitive.name}` at {source_line(meets)}, {cost}'
 
 
-def _bytes(size: float) -> str:
-    for unit in ('B', 'kB', 'MB'):
-        if size < 1000:
-            return f'{size:.3g} {unit}'
-        size /= 1000
-    return f'{size:.3g} GB'
-
-
-def _dotted(path: tuple) -> str:
-    return '.'.join(map(str, path)) or 'state'
+def trace_bytes(relation: Any, group: Any) -> int:
+    """The memory of the position-wise trace of one weight into one group."""
+    entries = len(group.carried) * len(relation.maps[group.index])
+    return entries * math.prod(relation.trace_shape()) * relation.w_var.aval.dtype.itemsize

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -16,18 +16,20 @@ from ..frontends.function import paths
 from ..learn.core import memory_of
 from ..learn.options import BUDGET, executor_of, resolve, sequence_length
 from ..rules.registry import BY_NAME, find_rule
-from ..shells.entry import compile
-from ..show.report import _bytes
+from ..show.figure import new_figure
+from ..show.published import compiled_of
+from ..show.text import bytes_as_text, table
+from .trial import Data, Trial, ready, trial_of
 
-DEFAULTS = {
-    'decay_or_rank': 0.9,
-    'decay': 0.9,
-    'rank': 8,
-}  # of options that a rule cannot do without
+DEFAULTS = {'decay_or_rank': 0.9, 'decay': 0.9, 'rank': 8}  # options that a rule needs
 
 
 class Row(NamedTuple):
-    """One rule: cosine and relative error of its gradient against BPTT, and seconds per step, by window; `note` says why there are none."""
+    """One rule, measured; the numbers are by window.
+
+    `cosine` and relative `error` are of its gradient against BPTT, `seconds` are per step. `note`
+    says why there are none.
+    """
 
     rule: str
     cosine: dict[int, float] = {}
@@ -48,59 +50,50 @@ class Comparison:
 
     def table(self) -> str:
         """The rows as text; a rule that cannot be used stands below with its reason."""
-        head = [
-            'rule',
-            *[f'{what}, window {w}' for w in self.windows for what in ('cosine', 'error')],
-            *[f'us/step, window {w}' for w in self.windows],
-            'traces',
-        ]
-        done = [r for r in self.rows if not r.note]
-        body = [
-            [
-                r.rule,
-                *[
-                    f'{v:.{n}}'
-                    for w in self.windows
-                    for v, n in ((r.cosine[w], '4f'), (r.error[w], '1e'))
-                ],
-                *[f'{r.seconds[w] * 1e6:.3g}' for w in self.windows],
-                _bytes(r.trace_bytes or 0),
-            ]
-            for r in done
-        ]
-        return '\n'.join(
-            [text_table(head, body), *[f'{r.rule}: {r.note}' for r in self.rows if r.note]]
-        )
+        accuracy = [f'{what}, window {w}' for w in self.windows for what in ('cosine', 'error')]
+        speed = [f'us/step, window {w}' for w in self.windows]
+        measured = [self._cells(r) for r in self.rows if not r.note]
+        notes = [f'{r.rule}: {r.note}' for r in self.rows if r.note]
+        return '\n'.join([table(['rule', *accuracy, *speed, 'traces'], measured), *notes])
 
     __str__ = table
+
+    def _cells(self, row: Row) -> list[str]:
+        accuracy = []
+        for w in self.windows:
+            accuracy += [f'{row.cosine[w]:.4f}', f'{row.error[w]:.1e}']
+        speed = [f'{row.seconds[w] * 1e6:.3g}' for w in self.windows]
+        return [row.rule, *accuracy, *speed, bytes_as_text(row.trace_bytes or 0)]
 
     def __repr__(self) -> str:
         return f'Comparison({", ".join(r.rule for r in self.rows)})'
 
     def plot(self, path: Any = None) -> Any:
-        """Error, time per step and traces of each rule, the most exact on top: a matplotlib figure, written to `path` if given."""
-        from ..show.picture import new_figure
+        """Error, time per step and traces of each rule, the most exact on top.
 
-        done = sorted((r for r in self.rows if not r.note), key=lambda r: -r.error[self.windows[0]])
-        figure = new_figure(10, 1.6 + 0.3 * len(done))
-        panels = figure.subplots(1, 3, sharey=True)
-        at, thick = np.arange(len(done)), 0.8 / len(self.windows)
+        Args:
+            path: a file to write.
+
+        Returns:
+            The matplotlib figure.
+        """
+        rows = [r for r in self.rows if not r.note]
+        rows.sort(key=lambda r: -r.error[self.windows[0]])
+        figure = new_figure(10, 1.6 + 0.3 * len(rows))
+        errors, times, traces = panels = figure.subplots(1, 3, sharey=True)
+        at, thickness = np.arange(len(rows)), 0.8 / len(self.windows)
         for k, w in enumerate(self.windows):
-            y = at + 0.4 - thick * (k + 0.5)
-            panels[0].plot(
-                [max(r.error[w], 1e-16) for r in done], y, 'os^Dv'[k % 5], label=f'window {w}'
-            )
-            panels[1].barh(y, [r.seconds[w] * 1e6 for r in done], thick)
-        panels[2].barh(at, [r.trace_bytes or 0 for r in done], 0.6, color='grey')
-        for axes, told in zip(
-            panels,
-            ('relative error of the gradient', 'microseconds per step', 'bytes of traces'),
-            strict=True,
-        ):
-            axes.set_xlabel(told)
+            y = at + 0.4 - thickness * (k + 0.5)
+            visible = [max(r.error[w], 1e-16) for r in rows]  # on a logarithmic axis
+            errors.plot(visible, y, 'os^Dv'[k % 5], label=f'window {w}')
+            times.barh(y, [r.seconds[w] * 1e6 for r in rows], thickness)
+        traces.barh(at, [r.trace_bytes or 0 for r in rows], 0.6, color='grey')
+        labels = 'relative error of the gradient', 'microseconds per step', 'bytes of traces'
+        for axes, label in zip(panels, labels, strict=True):
+            axes.set_xlabel(label)
             axes.grid(alpha=0.3)
-        panels[0].set(xscale='log', yticks=at, yticklabels=[r.rule for r in done])
-        panels[2].set_xscale('symlog')
+        errors.set(xscale='log', yticks=at, yticklabels=[r.rule for r in rows])
+        traces.set_xscale('symlog')
         figure.legend(loc='upper center', ncols=len(self.windows), frameon=False)
         figure.tight_layout(rect=(0, 0, 1, 0.94))
         if path is not None:
@@ -124,16 +117,18 @@ def compare(
     seed: int = 0,
     progress: Callable | None = None,
 ) -> Comparison:
-    """Which rule for this model: gradients against BPTT over a sequence, time per step and memory, for each rule.
+    """Which rule for this model: for each rule the gradient against BPTT, time and memory.
 
     Args:
         model, example_inputs: as for `braintrace.compile`. A module's states are left as they were.
         rules: their names, all by default; or `{label: (name, options)}`.
         loss: `loss(out, *targets)` of one step. By default the squared distance to random targets.
-        sequences: the inputs over time, then the targets of `loss`; time is the first axis. By default noise like the example inputs.
+        sequences: the inputs over time, then the targets of `loss`; time is the first axis. By
+            default noise like the example inputs.
         windows: the numbers of steps in a window to try.
         length: steps of the default sequences.
-        batch_size: initialise a module's states for a batch; they are left alone if there are any and this is not given.
+        batch_size: initialise a module's states for a batch; they are left alone if there are any
+            and this is not given.
         options: of the rules, by rule name.
         only: which parameters' gradients to compare, by path; read-outs are exact with every rule.
         limit: bytes of traces beyond which a rule is left out.
@@ -144,155 +139,141 @@ def compare(
     Example:
         >>> import jax.numpy as jnp, braintrace
         >>> leaky = lambda p, h, x: (jnp.tanh(p['a'] * h + x @ p['W']),) * 2
-        >>> found = braintrace.compare(leaky, {'a': jnp.ones(2), 'W': jnp.ones((3, 2))}, jnp.zeros(2), jnp.ones(3), rules=['d_rtrl', 'bptt'])
-        >>> found['d_rtrl'].error[1] < 1e-5 < found['bptt'].error[1]
+        >>> params = {'a': jnp.ones(2), 'W': jnp.ones((3, 2))}
+        >>> rows = braintrace.compare(
+        ...     leaky, params, jnp.zeros(2), jnp.ones(3), rules=['d_rtrl', 'bptt']
+        ... )
+        >>> rows['d_rtrl'].error[1] < 1e-5 < rows['bptt'].error[1]
         True
     """
-    if not windows or any(isinstance(w, bool) or not isinstance(w, int) or w < 1 for w in windows):
+    if not windows or any(not _is_window(w) for w in windows):
         raise ValueError(f'`windows` must be numbers of steps, at least one, got {windows!r}.')
-    chosen = (
-        rules
-        if isinstance(rules, Mapping)
-        else {name: (name, {}) for name in (BY_NAME if rules is None else rules)}
-    )
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what the compiler has to say is for the report
         oracle = ready(model, 'bptt', *example_inputs, batch_size=batch_size)
-        trial = (_Module if _is_module(model) else _Function)(model, example_inputs)
+        trial = trial_of(model, example_inputs)
         data = _complete(trial.inputs, oracle, loss, sequences, length, seed)
-        measure = lambda learner, window: _flat(trial.grad(learner, data, window), only)
-        true = measure(oracle, 'auto')
-        if not np.isfinite(true).all() or not true.any():
-            raise ValueError(
-                '`compare`: the BPTT gradient is '
-                + ('zero' if not true.any() else 'not finite')
-                + ' over this sequence, so there is nothing to '
-                'compare with. Pass `sequences` and `loss` that make the model work.'
-            )
+        true = _as_vector(trial.grad(oracle, data, 'auto'), only)
+        _check_true_gradient(true)
+        bench = _Bench(trial, oracle, data, only, true, tuple(windows), limit, repeats)
         rows = []
-        for label, (name, own) in chosen.items():
+        for label, (name, own) in _labelled(rules).items():
             if progress is not None:
                 progress(label)
             rule = find_rule(name)
-            given = {
-                **{k: v for k, v in DEFAULTS.items() if k in rule.options},
-                **(options or {}).get(rule.name, {}),
-                **own,
-            }
+            needed = {k: v for k, v in DEFAULTS.items() if k in rule.options}
+            given = {**needed, **(options or {}).get(rule.name, {}), **own}
             try:
-                rows.append(
-                    _row(
-                        label,
-                        rule.name,
-                        given,
-                        trial,
-                        oracle,
-                        data,
-                        measure,
-                        true,
-                        windows,
-                        limit,
-                        repeats,
-                    )
-                )
+                rows.append(bench.row(label, rule.name, given))
             except Exception as error:  # a rule may refuse a model in any way: that is its row
-                told = str(error).split('\n')[0]
-                rows.append(
-                    Row(
-                        label,
-                        note=told
-                        if isinstance(error, TypeError | ValueError | RuntimeError)
-                        else f'{type(error).__name__}: {told}',
-                    )
-                )
+                rows.append(Row(label, note=_reason(error)))
         trial.restore()
     return Comparison(rows, windows)
 
 
-def ready(
-    model: Any, rule: Any, *example_inputs: Any, batch_size: int | None = None, **options: Any
-) -> Any:
-    """A compiled learner; unlike `compile` it leaves the states of a module alone if there are any and no `batch_size` is given."""
-    if not _is_module(model):
-        return compile(model, rule, *example_inputs, **options)
-    from ..shells.algorithms import find_algorithm
-
-    learner = find_algorithm(rule)(model, **options)
-    if batch_size is not None or not learner.hidden_states:
-        return compile(model, rule, *example_inputs, batch_size=batch_size, **options)
-    learner.compile_graph(*example_inputs)
-    return learner
+def planned_trace_bytes(oracle: Any, rule: str, options: dict[str, Any]) -> int:
+    """The bytes of all traces that a rule would carry for the model of a compiled learner."""
+    resolved, single_step = resolve(rule, None, options)
+    executor = executor_of(oracle.graph, resolved, single_step, options, None)
+    return memory_of(executor, BUDGET)['trace_bytes']
 
 
-def _is_module(model: Any) -> bool:
-    brainstate = sys.modules.get('brainstate')
-    return brainstate is not None and isinstance(model, brainstate.nn.Module)
+@dataclass(frozen=True)
+class _Bench:
+    """One model on one sequence, on which rule after rule is measured; `true` is BPTT's vector."""
+
+    trial: Trial
+    oracle: Any
+    data: Data
+    only: Callable[[tuple], bool]
+    true: np.ndarray
+    windows: tuple[int, ...]
+    limit: int
+    repeats: int
+
+    def row(self, label: str, rule: str, options: dict[str, Any]) -> Row:
+        size = planned_trace_bytes(self.oracle, rule, options)
+        if size > self.limit:
+            needed = bytes_as_text(size)
+            note = f'left out, its traces would take {needed}; raise `limit` to see it'
+            return Row(label, trace_bytes=size, note=note)
+        learner = self.trial.learner(rule, options)
+        row = Row(label, {}, {}, {}, size)
+        for w in self.windows:
+            gradient = _as_vector(self.trial.grad(learner, self.data, w), self.only)
+            row.cosine[w] = _cosine(gradient, self.true)
+            row.error[w] = _relative_error(gradient, self.true)
+            row.seconds[w] = min(self._seconds(learner, w) for _ in range(self.repeats))
+        return row
+
+    def _seconds(self, learner: Any, window: int) -> float:
+        """Of one step, in one run over the sequence."""
+        start = time.perf_counter()
+        jax.block_until_ready(self.trial.grad(learner, self.data, window))
+        return (time.perf_counter() - start) / self.data.length
 
 
-def _row(
-    label: str,
-    name: str,
-    options: dict,
-    trial: Any,
-    oracle: Any,
-    data: Any,
-    measure: Callable,
-    true: np.ndarray,
-    windows: Sequence[int],
-    limit: int,
-    repeats: int,
-) -> Row:
-    rule, single_step = resolve(name, None, options)
-    size = memory_of(executor_of(oracle.graph, rule, single_step, options, None), BUDGET)[
-        'trace_bytes'
-    ]
-    if size > limit:
-        return Row(
-            label,
-            trace_bytes=size,
-            note=f'left out, its traces would take {_bytes(size)}; raise `limit` to see it',
+def _cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-300))
+
+
+def _relative_error(a: np.ndarray, true: np.ndarray) -> float:
+    return float(np.linalg.norm(a - true) / np.linalg.norm(true))
+
+
+def _is_window(w: Any) -> bool:
+    return isinstance(w, int) and not isinstance(w, bool) and w >= 1
+
+
+def _labelled(
+    rules: Iterable[str] | Mapping[str, tuple[str, Mapping]] | None,
+) -> Mapping[str, tuple[str, Mapping]]:
+    """`{label: (name, options)}`, for names their own label; all rules by default."""
+    if isinstance(rules, Mapping):
+        return rules
+    return {name: (name, {}) for name in (BY_NAME if rules is None else rules)}
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what went wrong, with the kind of error if it is not a usual refusal."""
+    first = str(error).split('\n')[0]
+    if isinstance(error, TypeError | ValueError | RuntimeError):
+        return first
+    return f'{type(error).__name__}: {first}'
+
+
+def _check_true_gradient(true: np.ndarray) -> None:
+    wrong = None
+    if not true.any():
+        wrong = 'zero'
+    elif not np.isfinite(true).all():
+        wrong = 'not finite'
+    if wrong is not None:
+        raise ValueError(
+            f'`compare`: the BPTT gradient is {wrong} over this sequence, so there is nothing to '
+            'compare with. Pass `sequences` and `loss` that make the model work.'
         )
-    learner = trial.learner(name, options)
-    row = Row(label, {}, {}, {}, size)
-    for w in windows:
-        found = measure(learner, w)
-        row.cosine[w] = float(
-            found @ true / max(np.linalg.norm(found) * np.linalg.norm(true), 1e-300)
-        )
-        row.error[w] = float(np.linalg.norm(found - true) / np.linalg.norm(true))
-        row.seconds[w] = (
-            min(_timed(lambda w=w: trial.grad(learner, data, w)) for _ in range(repeats))
-            / data.length
-        )
-    return row
 
 
-def _timed(f: Callable) -> float:
-    start = time.perf_counter()
-    jax.block_until_ready(f())
-    return time.perf_counter() - start
-
-
-def _flat(grads: Any, only: Callable[[tuple], bool]) -> np.ndarray:
-    """The chosen gradients as one vector of real numbers."""
-    parts = [
-        np.asarray(a).ravel()
-        for leaf, a in zip(paths(grads, 'params'), jax.tree.leaves(grads), strict=True)
-        if jnp.issubdtype(a.dtype, jnp.inexact)
-        and only(sum((p if isinstance(p, tuple) else (p,) for p in leaf.path), ()))
-    ]
+def _as_vector(grads: Any, only: Callable[[tuple], bool]) -> np.ndarray:
+    """The chosen gradients as one vector of real numbers, complex ones as their two parts."""
+    parts: list[np.ndarray] = []
+    for leaf, array in zip(paths(grads, 'params'), jax.tree.leaves(grads), strict=True):
+        if not jnp.issubdtype(array.dtype, jnp.inexact) or not only(_flat_path(leaf.path)):
+            continue
+        entries = np.asarray(array).ravel()
+        parts += [entries.real, entries.imag] if np.iscomplexobj(entries) else [entries]
     if not parts:
         raise ValueError('`only` leaves no parameter to compare.')
-    return np.concatenate(
-        [p for a in parts for p in ((a.real, a.imag) if np.iscomplexobj(a) else (a,))]
-    ).astype(np.float64)
+    return np.concatenate(parts).astype(np.float64)
 
 
-class _Data(NamedTuple):
-    inputs: tuple
-    targets: tuple
-    loss: Callable
-    length: int
+def _flat_path(path: tuple) -> tuple:
+    """A path whose keys may be paths themselves, as one path."""
+    flat: list[Any] = []
+    for key in path:
+        flat += key if isinstance(key, tuple) else (key,)
+    return tuple(flat)
 
 
 def _complete(
@@ -302,94 +283,42 @@ def _complete(
     sequences: Sequence[Any] | None,
     length: int,
     seed: int,
-) -> _Data:
+) -> Data:
     """The user's data, with what is missing made up."""
     rng = np.random.RandomState(seed)
     n = len(inputs)
     if sequences is None:
-        sequences = jax.tree.map(lambda a: _noise(rng, a, length), inputs)
+        sequences = jax.tree.map(lambda a: _noise_like(a, length, rng), inputs)
     elif not isinstance(sequences, tuple | list) or len(sequences) < n:
         raise ValueError(
-            f'`sequences` must be a tuple of at least {n} sequences, one for each input of the step, then the targets of `loss`.'
+            f'`sequences` must be a tuple of at least {n} sequences, one for each input of the '
+            'step, then the targets of `loss`.'
         )
     length = sequence_length(sequences)
     if loss is not None:
-        return _Data(tuple(sequences[:n]), tuple(sequences[n:]), loss, length)
-    outs = [v.aval for v in oracle.graph.step.outs if jnp.issubdtype(v.aval.dtype, jnp.inexact)]
-    return _Data(
-        tuple(sequences[:n]),
-        ([jnp.asarray(rng.randn(length, *a.shape), a.dtype) for a in outs],),
-        _distance,
-        length,
-    )
+        return Data(tuple(sequences[:n]), tuple(sequences[n:]), loss, length)
+    outputs = [v.aval for v in compiled_of(oracle.graph).step.outs]
+    targets = [
+        jnp.asarray(rng.randn(length, *a.shape), a.dtype)
+        for a in outputs
+        if jnp.issubdtype(a.dtype, jnp.inexact)
+    ]
+    return Data(tuple(sequences[:n]), (targets,), _distance, length)
 
 
-def _noise(rng: np.random.RandomState, example: Any, length: int) -> jax.Array:
-    """A sequence like the example: noise about it, or for integers its own entries in another order at each step."""
+def _noise_like(example: Any, length: int, rng: np.random.RandomState) -> jax.Array:
+    """A sequence `(length, *shape)` like the example: noise about it.
+
+    For integers it is their own entries, in another order at each step.
+    """
     a = np.asarray(example)
     if jnp.issubdtype(a.dtype, jnp.inexact):
         return jnp.asarray(a + rng.randn(length, *a.shape), a.dtype)
-    return jnp.asarray(
-        np.stack([rng.permutation(a.ravel()).reshape(a.shape) for _ in range(length)])
-    )
+    steps = [rng.permutation(a.ravel()).reshape(a.shape) for _ in range(length)]
+    return jnp.asarray(np.stack(steps))
 
 
 def _distance(out: Any, targets: list) -> Any:
+    """The squared distance of the outputs to their targets, the mean of each summed."""
     outs = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.inexact)]
     return sum(jnp.mean(jnp.abs(a - y) ** 2) for a, y in zip(outs, targets, strict=True))
-
-
-class _Function:
-    """How a plain function is differentiated."""
-
-    def __init__(self, model: Any, example: tuple):
-        self.model, self.example, self.inputs = model, example, example[2:]
-
-    def learner(self, name: str, options: dict) -> Any:
-        return compile(self.model, name, *self.example, **options)
-
-    def grad(self, learner: Any, data: _Data, window: Any) -> Any:
-        params, state = self.example[:2]
-        xs = data.inputs[0] if len(data.inputs) == 1 else data.inputs
-        (grads, _), _ = learner.grad(
-            data.loss, params, learner.init(params, state), xs, *data.targets, window=window
-        )
-        return grads
-
-    def restore(self) -> None:
-        pass
-
-
-class _Module:
-    """How a module is differentiated, from the same states each time."""
-
-    def __init__(self, model: Any, example: tuple):
-        self.model, self.inputs = model, example
-        from ..shells.brainstate import brainstate
-
-        self.before = [(s, s.value) for s in brainstate.graph.states(model).values()]
-        self._steps: dict[Any, Callable] = {}
-
-    def learner(self, name: str, options: dict) -> Any:
-        self.restore()
-        return ready(self.model, name, *self.inputs, **options)
-
-    def grad(self, learner: Any, data: _Data, window: Any) -> Any:
-        self.restore()
-        learner.reset_state()
-        n = len(data.inputs)
-        step = self._steps.setdefault(id(learner), lambda *a: data.loss(learner(*a[:n]), *a[n:]))
-        return learner.etrace_grad(*data.inputs, *data.targets, step_fn=step, window=window)
-
-    def restore(self) -> None:
-        for state, value in self.before:
-            state.value = value
-
-
-def text_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns of text: the first to the left, the others to the right."""
-    wide = [max(len(str(r[i])) for r in [head, *rows]) for i in range(len(head))]
-    line = lambda r: '  '.join(
-        f'{c:<{w}}' if i == 0 else f'{c:>{w}}' for i, (c, w) in enumerate(zip(r, wide, strict=True))
-    ).rstrip()
-    return '\n'.join([line(head), '  '.join('-' * w for w in wide), *map(line, rows)])

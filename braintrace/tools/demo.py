@@ -1,10 +1,13 @@
 """The Add task: a recurrent network learns, one step at a time, from a stream that never repeats.
 
-Inputs x[t] are coin flips. A label is 1 with probability 1/2 + x[t-5]/2 - x[t-10]/4, so its cross-entropy has three floors: for a guesser without memory,
-for one that remembers the first lag, and for one that remembers both.
+Inputs x[t] are coin flips. A label is 1 with probability 1/2 + x[t-5]/2 - x[t-10]/4, so its
+cross-entropy has three floors: for a guesser without memory, for one that remembers the first lag,
+and for one that remembers both.
 
-The network is one that suits D-RTRL, which is exact for it, and starts out forgetful, so that memory has to be learned; it, the lags and the rate were picked
-by trial, the same for all rules. With dense recurrent weights D-RTRL is an approximation and does less well: `braintrace.compare` tells for your model.
+The network is one that suits D-RTRL, which is exact for it, and starts out forgetful, so that
+memory has to be learned; it, the lags and the rate were picked by trial, the same for all rules.
+With dense recurrent weights D-RTRL is an approximation and does less well: `braintrace.compare`
+tells for your model.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +23,9 @@ import numpy as np
 
 from ..rules.registry import find_rule
 from ..shells.entry import compile
-from ..show.report import _bytes
-from .comparison import DEFAULTS, compare, text_table
+from ..show import text
+from ..show.figure import new_figure
+from .comparison import DEFAULTS, compare
 
 LAGS = 5, 10
 RULES = {'d_rtrl': 'D_RTRL', 'pp_prop': 'pp_prop', 'rtrl': 'RTRL', 'bptt': 'truncated BPTT, 1 step'}
@@ -36,52 +40,73 @@ def floors() -> dict[str, float]:
         >>> {k: round(v, 4) for k, v in floors().items()}
         {'no memory': 0.6616, 'one lag': 0.5192, 'both lags': 0.4545}
     """
-    p = 0.5 + 0.5 * np.array([0, 1])[:, None] - 0.25 * np.array([0, 1])
-    entropy = lambda p: np.mean(
-        [-(q * np.log(q) + (1 - q) * np.log(1 - q)) if 0 < q < 1 else 0.0 for q in np.ravel(p)]
-    )
+    first, second = np.array([0, 1])[:, None], np.array([0, 1])
+    p = 0.5 + 0.5 * first - 0.25 * second
     return {
-        'no memory': float(entropy(p.mean())),
-        'one lag': float(entropy(p.mean(1))),
-        'both lags': float(entropy(p)),
+        'no memory': _mean_entropy(p.mean()),
+        'one lag': _mean_entropy(p.mean(1)),
+        'both lags': _mean_entropy(p),
     }
 
 
+def _mean_entropy(p: Any) -> float:
+    """The mean entropy of coins that fall with these probabilities, in nats; a sure one has none."""
+    p = np.ravel(p)
+    sure = (p <= 0) | (p >= 1)
+    q = np.where(sure, 0.5, p)
+    return float(np.where(sure, 0.0, -(q * np.log(q) + (1 - q) * np.log(1 - q))).mean())
+
+
 def stretch(key: jax.Array, past: jax.Array, length: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The next inputs and labels of the streams, and the inputs to remember for the labels that follow."""
-    k1, k2 = jax.random.split(key)
-    t1, t2 = LAGS
-    x = jnp.concatenate(
-        [past, jax.random.bernoulli(k1, 0.5, (length, past.shape[1])).astype(jnp.float32)]
-    )
-    p = 0.5 + 0.5 * x[t2 - t1 : t2 - t1 + length] - 0.25 * x[:length]
-    return x[t2:, :, None], jax.random.bernoulli(k2, p).astype(jnp.float32), x[-t2:]
+    """The next `length` steps of the streams.
+
+    Args:
+        key: a random key.
+        past: the last inputs, `(10, streams)`.
+        length: number of steps.
+
+    Returns:
+        The inputs `(length, streams, 1)`, the labels `(length, streams)`, and the inputs to
+        remember for the labels that follow, like `past`.
+    """
+    input_key, label_key = jax.random.split(key)
+    near, far = LAGS
+    flips = jax.random.bernoulli(input_key, 0.5, (length, past.shape[1])).astype(jnp.float32)
+    x = jnp.concatenate([past, flips])
+    p = 0.5 + 0.5 * x[far - near : far - near + length] - 0.25 * x[:length]
+    labels = jax.random.bernoulli(label_key, p).astype(jnp.float32)
+    return x[far:, :, None], labels, x[-far:]
 
 
 def init(key: jax.Array, units: int) -> dict[str, jax.Array]:
     """A network that forgets: only learning makes its memory long enough."""
-    k = jax.random.split(key, 3)
-    matrix = lambda k, n, m: jax.random.normal(k, (n, m)) / np.sqrt(n)
+    keys = jax.random.split(key, 3)
+
+    def matrix(key: jax.Array, n: int, m: int) -> jax.Array:
+        return jax.random.normal(key, (n, m)) / np.sqrt(n)
+
     return {
-        'W': matrix(k[0], 1, 2 * units),
+        'W': matrix(keys[0], 1, 2 * units),
         'decay': jnp.zeros(units) - 0.3,
         'angle': jnp.linspace(0, 0.7, units),
-        'V': matrix(k[1], 2 * units, units),
+        'V': matrix(keys[1], 2 * units, units),
         'b': jnp.zeros(units),
-        'out': matrix(k[2], units, 1),
+        'out': matrix(keys[2], units, 1),
         'c': jnp.zeros(1),
     }
 
 
 def step(p: Any, state: Any, x: Any) -> Any:
-    """Units that turn and decay, each at its own learned pace (a linear recurrent unit), read by a layer of tanh."""
+    """Units that turn and decay, read by a layer of tanh.
+
+    Each turns and decays at its own learned pace (a linear recurrent unit). The state is a pair of
+    `(streams, units)`, the input `(streams, 1)`, the output `(streams,)`.
+    """
     a, b = state
-    size, angle = jnp.exp(-jnp.exp(p['decay'])), p['angle']
+    size = jnp.exp(-jnp.exp(p['decay']))
+    cos, sin = jnp.cos(p['angle']), jnp.sin(p['angle'])
     u, v = jnp.split(x @ p['W'], 2, -1)
-    a, b = (
-        size * (jnp.cos(angle) * a - jnp.sin(angle) * b) + u,
-        size * (jnp.sin(angle) * a + jnp.cos(angle) * b) + v,
-    )
+    a, b = size * (cos * a - sin * b) + u, size * (sin * a + cos * b) + v
     layer = jnp.tanh(jnp.concatenate([a, b], -1) @ p['V'] + p['b'])
     return (a, b), (layer @ p['out'] + p['c'])[..., 0]
 
@@ -92,10 +117,13 @@ def cross_entropy(logit: Any, label: Any) -> Any:
 
 def adam(params: Any, moments: Any, grads: Any, t: Any, rate: Any) -> tuple[Any, Any]:
     """One step of Adam."""
-    m = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], grads)
-    v = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, moments[1], grads)
-    move = lambda p, m, v: p - rate * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8)
-    return jax.tree.map(move, params, m, v), (m, v)
+    first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, moments[0], grads)
+    second = jax.tree.map(lambda v, g: 0.999 * v + 0.001 * g * g, moments[1], grads)
+
+    def move(p: Any, m: Any, v: Any) -> Any:
+        return p - rate * (m / (1 - 0.9**t)) / (jnp.sqrt(v / (1 - 0.999**t)) + 1e-8)
+
+    return jax.tree.map(move, params, first, second), (first, second)
 
 
 def online(learner: Any, steps: int, rate: float) -> Callable:
@@ -104,16 +132,23 @@ def online(learner: Any, steps: int, rate: float) -> Callable:
     def one(held, xy):
         params, moments, carry, t = held
         (grads, [loss]), carry = learner.grad(cross_entropy, params, carry, *xy, window=1)
-        params, moments = adam(
-            params, moments, grads, t + 1, rate * jnp.minimum(1, 2 * (1 - t / steps))
-        )
+        slower = rate * jnp.minimum(1, 2 * (1 - t / steps))  # over the second half
+        params, moments = adam(params, moments, grads, t + 1, slower)
         return (params, moments, carry, t + 1), loss
 
-    return jax.jit(lambda held, x, y: jax.lax.scan(one, held, (x[:, None], y[:, None])))
+    @jax.jit
+    def run(held, x, y):
+        return jax.lax.scan(one, held, (x[:, None], y[:, None]))
+
+    return run
 
 
 class Result(NamedTuple):
-    """What one rule did: its losses along the stream, steps per second, bytes of traces, and the cosine with BPTT."""
+    """What one rule did.
+
+    Its losses along the stream, steps per second, bytes of traces, and the cosine of its gradient
+    with BPTT's.
+    """
 
     rule: str
     losses: np.ndarray
@@ -128,6 +163,7 @@ class Result(NamedTuple):
 
     @property
     def floor(self) -> str:
+        """The lowest floor that was reached."""
         reached = [name for name, value in floors().items() if self.loss < value + NEAR]
         return reached[-1] if reached else '-'
 
@@ -143,14 +179,16 @@ def learn(
     seed: int,
     progress: bool,
 ) -> Result:
-    """One rule on the stream."""
-    key, state = jax.random.key(seed), (jnp.zeros((streams, units)),) * 2
+    """One rule on the stream; arguments as in `demo`. The cosine is left open."""
+    key, state = jax.random.key(seed), _zero_state(streams, units)
     params = init(key, units)
     options = {k: v for k, v in DEFAULTS.items() if k in find_rule(rule).options}
     learner = compile(step, rule, params, state, jnp.zeros((streams, 1)), **options)
     zeros = jax.tree.map(jnp.zeros_like, params)
     held = params, (zeros, zeros), learner.init(params, state), jnp.zeros(())
-    run, past, losses, seconds = online(learner, steps, rate), jnp.zeros((LAGS[1], streams)), [], []
+    run, past = online(learner, steps, rate), jnp.zeros((LAGS[1], streams))
+    losses: list[float] = []
+    seconds: list[float] = []
     bar = _bar(steps, RULES.get(rule, rule)) if progress else None
     for k in range(steps // chunk):
         x, y, past = stretch(jax.random.fold_in(key, k), past, chunk)
@@ -164,13 +202,13 @@ def learn(
     if bar is not None:
         bar.close()
     usual = seconds[1:] or seconds  # the first one compiles
-    return Result(
-        rule,
-        np.array(losses),
-        chunk * len(usual) / sum(usual),
-        learner.report.memory['trace_bytes'],
-        float('nan'),
-    )
+    speed = chunk * len(usual) / sum(usual)
+    return Result(rule, np.array(losses), speed, learner.report.memory['trace_bytes'], float('nan'))
+
+
+def _zero_state(streams: int, units: int) -> tuple[jax.Array, jax.Array]:
+    zero = jnp.zeros((streams, units))
+    return zero, zero
 
 
 def demo(
@@ -197,23 +235,10 @@ def demo(
         plot: a file for the curves, or None.
         progress: show a bar for each rule.
     """
-    x, y, _ = stretch(jax.random.key(seed + 1), jnp.zeros((LAGS[1], streams)), 100)
-    state = (jnp.zeros((streams, units)),) * 2
-    first = compare(
-        step,
-        init(jax.random.key(seed), units),
-        state,
-        x[0],
-        rules=rules,
-        loss=cross_entropy,
-        sequences=(x, y),
-        windows=(1,),
-        repeats=1,
-        only=lambda path: path[0] in RECURRENT,
-    )
+    cosines = _cosines_at_the_start(rules, units, streams, seed)
     results = []
     for rule in rules:
-        done = learn(
+        result = learn(
             rule,
             steps=steps,
             units=units,
@@ -223,14 +248,16 @@ def demo(
             seed=seed,
             progress=progress,
         )
-        results.append(done._replace(cosine=first[rule].cosine.get(1, float('nan'))))
+        results.append(result._replace(cosine=cosines[rule]))
     print(
-        f'\nAdd task, lags {LAGS[0]} and {LAGS[1]}: {steps} steps of {streams} streams, weights changed at every step, {units} units.'
+        f'\nAdd task, lags {LAGS[0]} and {LAGS[1]}: {steps} steps of {streams} streams, '
+        f'weights changed at every step, {units} units.'
     )
     print('Floors: ' + ', '.join(f'{v:.4f} {k}' for k, v in floors().items()) + '.\n')
     print(table(results))
     print(
-        '\nThe loss is that of the last tenth, to about 0.003. The cosine is of the gradient of the recurrent weights, at the start, over 100 steps.'
+        '\nThe loss is that of the last tenth, to about 0.003. The cosine is of the gradient of '
+        'the recurrent weights, at the start, over 100 steps.'
     )
     if plot is not None:
         try:
@@ -241,39 +268,53 @@ def demo(
     return results
 
 
+def _cosines_at_the_start(
+    rules: Sequence[str], units: int, streams: int, seed: int
+) -> dict[str, float]:
+    """By rule, the cosine with BPTT of the recurrent weights' gradient over the first 100 steps."""
+    x, y, _ = stretch(jax.random.key(seed + 1), jnp.zeros((LAGS[1], streams)), 100)
+    comparison = compare(
+        step,
+        init(jax.random.key(seed), units),
+        _zero_state(streams, units),
+        x[0],
+        rules=rules,
+        loss=cross_entropy,
+        sequences=(x, y),
+        windows=(1,),
+        repeats=1,
+        only=lambda path: path[0] in RECURRENT,
+    )
+    return {row.rule: row.cosine.get(1, float('nan')) for row in comparison.rows}
+
+
 def table(results: Sequence[Result]) -> str:
     """The results as text."""
-    return text_table(
-        ['rule', 'loss', 'floor reached', 'steps/s', 'traces', 'cosine with BPTT'],
+    head = ['rule', 'loss', 'floor reached', 'steps/s', 'traces', 'cosine with BPTT']
+    rows = [
         [
-            [
-                RULES.get(r.rule, r.rule),
-                f'{r.loss:.4f}',
-                r.floor,
-                f'{r.speed:,.0f}',
-                _bytes(r.trace_bytes),
-                f'{r.cosine:.3f}',
-            ]
-            for r in results
-        ],
-    )
+            RULES.get(r.rule, r.rule),
+            f'{r.loss:.4f}',
+            r.floor,
+            f'{r.speed:,.0f}',
+            text.bytes_as_text(r.trace_bytes),
+            f'{r.cosine:.3f}',
+        ]
+        for r in results
+    ]
+    return text.table(head, rows)
 
 
 def curves(results: Sequence[Result], chunk: int, path: Any) -> Any:
     """The losses over the stream, and the floors."""
-    from ..show.picture import new_figure
-
     figure = new_figure(8, 4.5)
     axes = figure.add_subplot()
     for r in results:
         n = max(len(r.losses) // 30, 1)
         smooth = np.convolve(r.losses, np.ones(n) / n, 'valid')
-        axes.plot(
-            (np.arange(len(smooth)) + n) * chunk,
-            smooth,
-            label=RULES.get(r.rule, r.rule),
-            linestyle='--' if r.rule == 'rtrl' else '-',
-        )
+        at = (np.arange(len(smooth)) + n) * chunk
+        style = '--' if r.rule == 'rtrl' else '-'
+        axes.plot(at, smooth, label=RULES.get(r.rule, r.rule), linestyle=style)
     for name, value in floors().items():
         axes.axhline(value, color='grey', linewidth=0.8, linestyle=':')
         axes.text(0, value, f' {name} {value:.4f}', va='bottom', fontsize=8, color='grey')
@@ -286,25 +327,35 @@ def curves(results: Sequence[Result], chunk: int, path: Any) -> Any:
     return figure
 
 
+class _Bar(Protocol):
+    """What is used of tqdm."""
+
+    def set_postfix(self, *, loss: str, refresh: bool) -> None: ...
+
+    def update(self, n: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 class _Lines:
     """A bar for terminals without tqdm: a line now and then."""
 
     def __init__(self, total: int, name: str):
-        self.total, self.name, self.n, self.told = total, name, 0, ''
+        self.total, self.name, self.n, self.loss = total, name, 0, ''
 
-    def set_postfix(self, loss: str, refresh: bool) -> None:
-        self.told = loss
+    def set_postfix(self, *, loss: str, refresh: bool) -> None:
+        self.loss = loss
 
     def update(self, n: int) -> None:
         self.n += n
         if self.n * 10 // self.total > (self.n - n) * 10 // self.total:
-            print(f'{self.name}: {self.n}/{self.total} steps, loss {self.told}', file=sys.stderr)
+            print(f'{self.name}: {self.n}/{self.total} steps, loss {self.loss}', file=sys.stderr)
 
     def close(self) -> None:
-        pass
+        """Nothing is left to write."""
 
 
-def _bar(total: int, name: str) -> Any:
+def _bar(total: int, name: str) -> _Bar:
     try:
         from tqdm.auto import tqdm
     except ImportError:

@@ -1,4 +1,7 @@
-"""An op that the compiler cannot look into, and its op rule: a circulant layer by fast Fourier transforms."""
+"""An op that the compiler cannot look into, and its op rule.
+
+It is a circulant layer by fast Fourier transforms.
+"""
 
 import jax.numpy as jnp
 
@@ -12,6 +15,7 @@ def by_fft(x, w):
 
 
 def rule(eqn, i, const):
+    """How the axes of x `(b, j)`, w `(k,)` and y `(b, j)` line up if operand `i` is the weight."""
     if i != 1:
         return NotImplemented  # only the second operand may be the weight
     n = eqn.invars[1].aval.shape[0]

@@ -17,6 +17,7 @@ class Forgetful:
     gamma: float
 
     def init(self):
+        """The influence `(states, *shape)` on all states, by name of the parameter: none yet."""
         step = self.layout.graph.step
         n = sum(v.aval.size for v in step.hidden_vars)
         return {
@@ -25,19 +26,17 @@ class Forgetful:
         }
 
     def read(self, traces, credit):
+        """What the credit of the state at the window's entry adds to the gradients."""
         lam = ravel_pytree(credit.hidden)[0]
-        return Contribution(
-            params=[
-                jnp.tensordot(lam, traces[leaf.name], 1) for leaf in self.layout.graph.step.params
-            ]
-        )
+        names = [leaf.name for leaf in self.layout.graph.step.params]
+        return Contribution(params=[jnp.tensordot(lam, traces[name], 1) for name in names])
 
     def advance(self, traces, window):
+        """The influence on the state at the window's exit."""
         exit_state, of = ravel_pytree(list(window.hidden))
 
-        def pull(
-            unit,
-        ):  # one element of the state at the window's exit, back to the parameters and to the state at its entry
+        def pull(unit):
+            # One element of the exit state, back to the parameters and to the entry state.
             params, entry, _, _ = window.pull(hidden=of(unit))
             return params, ravel_pytree(entry)[0]
 
@@ -48,6 +47,7 @@ class Forgetful:
         }
 
     def block(self, traces, window, credit, steps, keep):
+        """Single-step credit, which this rule does not have."""
         raise NotImplementedError("Use vjp_method='multi-step'.")
 
 

@@ -1,4 +1,4 @@
-"""A front-end for a small framework of objects that hold their weights and states as attributes."""
+"""A front-end for a small framework: objects that hold weights and states as attributes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -24,26 +24,34 @@ def cells(model, path=()):
 
 
 def functional(model):
-    """`(step, params, state)`: the model as a pure function, and the present values of what it holds."""
-    held = {
-        kind: {'.'.join(path): c for path, c in cells(model) if isinstance(c, kind)}
-        for kind in (Weight, Memory)
-    }
-    values = lambda kind: {name: c.value for name, c in held[kind].items()}
-
-    def write(kind, new):
-        for name, c in held[kind].items():
-            c.value = new[name]
+    """`(step, params, state)`: the model as a pure function, and what it holds at present."""
+    weights, memories = held(model, Weight), held(model, Memory)
 
     def step(params, state, *inputs):
-        before = values(Weight), values(Memory)
-        write(Weight, params)
-        write(Memory, state)
+        before = values(weights), values(memories)
+        write(weights, params)
+        write(memories, state)
         try:
             out = model(*inputs)
-            return values(Memory), out
+            return values(memories), out
         finally:  # no tracer stays behind in the objects
-            write(Weight, before[0])
-            write(Memory, before[1])
+            write(weights, before[0])
+            write(memories, before[1])
 
-    return step, values(Weight), values(Memory)
+    return step, values(weights), values(memories)
+
+
+def held(model, kind):
+    """The cells of one kind, by dotted path."""
+    return {'.'.join(path): cell for path, cell in cells(model) if isinstance(cell, kind)}
+
+
+def values(cells):
+    """The present values, by name."""
+    return {name: cell.value for name, cell in cells.items()}
+
+
+def write(cells, new):
+    """Give the cells new values, by name."""
+    for name, cell in cells.items():
+        cell.value = new[name]

@@ -1,0 +1,89 @@
+"""Sparse matrices of JAX, saiunit and brainevent, known by their attributes.
+
+Where the indices of the stored values can be read, the product is a plain one of ours: the gradient
+of the formats' own `x @ m` is wrong or missing for some of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import sys
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from .units import operand
+
+
+class Indices(NamedTuple):
+    """Row and column of each stored value, both `(stored,)`."""
+
+    rows: jax.Array
+    cols: jax.Array
+
+
+@functools.partial(jax.jit, static_argnums=4)
+def sparse_product(
+    x: jax.Array, w: jax.Array, rows: jax.Array, cols: jax.Array, n: int
+) -> jax.Array:
+    """`y[..., cols[p]] += x[..., rows[p]] w[p]`, from `(..., K)` to `(..., n)`.
+
+    The compiler knows it by its name, as one product.
+    """
+    return jnp.zeros((*x.shape[:-1], n), jnp.result_type(x, w)).at[..., cols].add(x[..., rows] * w)
+
+
+def indices_of(m: Any) -> Indices | None:
+    """The indices of a matrix; None for one that multiplies with kernels of its own."""
+    if hasattr(m, 'n_batch'):  # BCOO and BCSR of JAX
+        if m.n_batch or m.n_dense or m.ndim != 2:
+            raise ValueError(
+                '`sparse_matmul`: `sparse_mat` must be a matrix without batch or dense axes.'
+            )
+    elif not hasattr(m, 'with_data'):
+        raise TypeError(
+            '`sparse_matmul`: `sparse_mat` must be a sparse matrix of brainevent, saiunit.sparse '
+            f'or jax.experimental.sparse (BCOO, BCSR), got {type(m).__name__}.'
+        )
+    elif hasattr(m, 'backend') or not (hasattr(m, 'row') or hasattr(m, 'indptr')):
+        return None
+    with jax.ensure_compile_time_eval():  # the compiler looks at the indices
+        return _read_indices(m)
+
+
+def _read_indices(m: Any) -> Indices:
+    if hasattr(m, 'row'):
+        return Indices(m.row, m.col)
+    if not hasattr(m, 'indptr'):
+        return Indices(m.indices[:, 0], m.indices[:, 1])
+    line = jnp.searchsorted(m.indptr, jnp.arange(len(m.indices)), side='right') - 1
+    if _by_columns(m):
+        return Indices(m.indices, line)
+    return Indices(line, m.indices)
+
+
+def _by_columns(m: Any) -> bool:
+    """Whether columns are compressed: by its class name, as a square matrix shows no sign of it."""
+    return any(base.__name__ == 'CSC' for base in type(m).__mro__)
+
+
+def with_data(m: Any, data: jax.Array) -> Any:
+    """A matrix with kernels of its own with other stored values, in the unit it has."""
+    _, quantity = operand('sparse_matmul', 'sparse_mat.data', m.data)
+    new = m.with_data(data if quantity is None else type(quantity)(data, unit=quantity.unit))
+    if getattr(new, 'backend', '') is None and _numba_is_missing():
+        new.backend = 'jax_raw'
+    return new
+
+
+def _numba_is_missing() -> bool:
+    """Whether brainevent would choose numba here, its choice on a CPU, and it is not installed."""
+    brainevent = sys.modules.get('brainevent')  # a global setting of it: no matrix carries it
+    return (
+        brainevent is not None
+        and jax.default_backend() == 'cpu'
+        and importlib.util.find_spec('numba') is None
+        and brainevent.config.get_backend('cpu') is None
+    )
