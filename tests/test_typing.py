@@ -1,4 +1,4 @@
-"""What editors and type checkers know of the public names, from the stub `braintrace/__init__.pyi`."""
+"""What type checkers know of the public names, from the stub `braintrace/__init__.pyi`."""
 
 import ast
 import importlib.util
