@@ -1,24 +1,65 @@
 # Each target sets up what it needs in .venv and runs from a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: test demo docs bench fuzz clean
+.PHONY: test lint format tests docs wheel matrix demo bench fuzz clean
 
-test: .venv/ready
+# What must hold before a change goes in. The tests build the wheel and use it too.
+test: lint tests docs
+
+lint: .venv/ready
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+tests: .venv/ready
 	$(BIN)/pytest -n 2
+
+# The pages, in docs/_build/index.html; a warning is an error.
+docs: .venv/ready
+	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
+
+# What a release uploads, in dist.
+wheel: .venv/ready
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist . >/dev/null
+
+# A fast part of the tests at both ends of the bounds in pyproject.toml, recorded in docs/matrix.md.
+OLDEST := jax==0.8.0 jaxlib==0.8.0 numpy==2.0.0 brainstate==0.5.0 saiunit==0.5.0 brainevent==0.2.0
+NEWEST := --upgrade
+MATRIX ?= tests/test_rules.py tests/test_learner.py
+TRIED := python jax numpy brainstate saiunit brainevent tests
+
+matrix: .venv-oldest/row .venv-newest/row
+	{ sed '/^|/,$$d' docs/matrix.md; \
+	  echo '| | $(TRIED) |' | sed 's/\([a-z]\) \([a-z]\)/\1 | \2/g'; \
+	  echo '|$(foreach _,end $(TRIED),---|)'; cat $^; } > .venv-newest/matrix.md
+	mv .venv-newest/matrix.md docs/matrix.md
+
+.venv-%/row: .venv-%/ready FORCE
+	.venv-$*/bin/pytest -n 1 $(MATRIX) | tee .venv-$*/answer
+	.venv-$*/bin/python -c "import platform; from importlib.metadata import version as v; \
+	  found = [platform.python_version(), *map(v, '$(filter-out python tests,$(TRIED))'.split())]; \
+	  answer = open('.venv-$*/answer').read().strip().splitlines()[-1]; \
+	  print('| $*', *found, answer.split(' in ')[0], sep=' | ', end=' |\n')" > $@
+
+.venv-oldest/ready: PINS = $(OLDEST)
+.venv-newest/ready: PINS = $(NEWEST)
+.venv-oldest/ready .venv-newest/ready: pyproject.toml
+	rm -rf $(@D)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/$(PIP) $(PINS) --editable '.[brainstate]' pytest pytest-xdist hypothesis
+	touch $@
+
+FORCE:
 
 demo: .venv/demo
 	$(BIN)/python examples/add_task.py
-
-# The pages, in docs/_build/index.html; a warning is an error.
-docs: .venv/docs
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
-
-.venv/docs: .venv/ready
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[docs]'
-	touch $@
 
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready
@@ -26,7 +67,7 @@ bench: .venv/ready .venv-reference/ready
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference
-	.venv-reference/bin/pip install --quiet --disable-pip-version-check braintrace==0.2.6
+	.venv-reference/bin/$(PIP) braintrace==0.2.6
 	touch $@
 
 # The property tests with many more programs: make fuzz PROGRAMS=20000
@@ -36,13 +77,13 @@ fuzz: .venv/ready
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/$(PIP) --editable '.[dev]'
 	touch $@
 
 # The demo alone needs less; what is there already serves it too.
 .venv/demo: pyproject.toml
-	test -e .venv/ready || { $(PYTHON) -m venv .venv && $(BIN)/pip install --quiet --disable-pip-version-check --editable '.[demo]'; }
+	test -e .venv/ready || { $(PYTHON) -m venv .venv && $(BIN)/$(PIP) --editable '.[demo]'; }
 	touch $@
 
 clean:
-	rm -rf .venv .venv-reference docs/_build
+	rm -rf .venv .venv-* dist build docs/_build

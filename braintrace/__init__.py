@@ -95,27 +95,84 @@ _LEGACY = [
     'SpMatMulOp',
 ]  # of 0.1.1
 
+# Layers live in `braintrace.nn`; here their names only forward.
+_LAYERS = [
+    'BatchNorm0d',
+    'BatchNorm1d',
+    'BatchNorm2d',
+    'BatchNorm3d',
+    'CFNCell',
+    'Conv1d',
+    'Conv2d',
+    'Conv3d',
+    'Embedding',
+    'FusedGRUCell',
+    'FusedLSTMCell',
+    'GRUCell',
+    'GroupNorm',
+    'GroupedLinear',
+    'LRUCell',
+    'LSTMCell',
+    'LayerNorm',
+    'LeakyRateReadout',
+    'LeakySpikeReadout',
+    'Linear',
+    'LoRA',
+    'MGUCell',
+    'MiniGRU',
+    'MiniLSTM',
+    'MinimalRNNCell',
+    'RMSNorm',
+    'ScaledWSLinear',
+    'SignedWLinear',
+    'SparseLinear',
+    'Stack',
+    'URLSTMCell',
+    'ValinaRNNCell',
+    'stack',
+]
 _PARTS = ['nn', 'ops', 'rules']
+_EXTRAS = ('brainstate', 'saiunit', 'brainevent')  # what plain functions do without
 
 __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str):
     if name in _PARTS:
-        return _import_module(f'.{name}', __name__)
+        return _load(name)
     if name in _LEGACY:
-        _warnings.warn(
-            f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.',
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return getattr(_import_module('.compat.version_0_1', __name__), name)
+        _deprecated(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.')
+        return getattr(_load('compat.version_0_1'), name)
+    if name in _LAYERS:
+        _deprecated(f'`braintrace.{name}` is `braintrace.nn.{name}`: use it from there.')
+        return getattr(_load('nn'), name)
     if name not in _WHERE:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = getattr(_import_module(f'.{_WHERE[name]}', __name__), name)
+    value = getattr(_load(_WHERE[name]), name)
+    if isinstance(value, type) and value.__qualname__ in _WHERE:
+        # A public class is shown and pickled by its public name, wherever it is written.
+        value.__module__ = __name__
     globals()[name] = value
     return value
 
 
+def _load(module: str):
+    """A module of the package; what is missing for it is named with its remedy."""
+    try:
+        return _import_module(f'.{module}', __name__)
+    except ModuleNotFoundError as error:
+        missing = (error.name or '').split('.')[0]
+        if missing not in _EXTRAS:
+            raise
+        raise ImportError(
+            f'`braintrace.{module}`: {missing} is needed for this: pip install {missing}',
+            name=missing,
+        ) from error
+
+
+def _deprecated(message: str) -> None:
+    _warnings.warn(message, DeprecationWarning, stacklevel=3)
+
+
 def __dir__():
-    return sorted([*globals(), *__all__, *_LEGACY, *_PARTS])
+    return sorted({*globals(), *__all__, *_LEGACY, *_PARTS})
