@@ -57,17 +57,17 @@ from .errors import (
     CompilationError as CompilationError,
     NotSupportedError as NotSupportedError,
 )
-from .frontends.brainstate import ModuleInfo as ModuleInfo
+from .compat.module_info import ModuleInfo as ModuleInfo
 from .graph.flatten import ControlFlowPolicy as ControlFlowPolicy
 from .graph.diagnostics import (
     CompilationRecord as CompilationRecord,
     DiagnosticKind as DiagnosticKind,
     DiagnosticLevel as DiagnosticLevel,
 )
-from .graph.etrace_graph import ETraceGraph as ETraceGraph
-from .graph.groups import HiddenGroup as HiddenGroup
-from .graph.perturbation import HiddenPerturbation as HiddenPerturbation
-from .graph.relations import HiddenParamOpRelation as HiddenParamOpRelation
+from .compat.records import ETraceGraph as ETraceGraph
+from .compat.hidden_group import HiddenGroup as HiddenGroup
+from .compat.perturbation import HiddenPerturbation as HiddenPerturbation
+from .compat.relation import HiddenParamOpRelation as HiddenParamOpRelation
 from .shells.brainstate import (
     ETraceAlgorithm as ETraceAlgorithm,
     ETraceVmap as ETraceVmap,

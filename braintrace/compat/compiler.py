@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import NotSupportedError
 from ..frontends import brainstate as frontend
-from ..frontends.brainstate import ModuleInfo
+from ..frontends.base import TracedModel
 from ..graph.analysis import Analysis
 from ..graph.compile import assemble, prepare
 from ..graph.diagnostics import DiagnosticKind, Diagnostics, emit
@@ -16,6 +16,7 @@ from ..graph.flatten import ControlFlowPolicy
 from ..graph.groups import find_groups
 from ..graph.relations import find_relations
 from .hidden_group import HiddenGroup, published_group, with_neighbours
+from .module_info import ModuleInfo, module_info
 from .perturbation import HiddenPerturbation, perturbation
 from .records import ETraceGraph, published
 from .relation import HiddenParamOpRelation, published_relation
@@ -54,12 +55,15 @@ def _extract(
         raise ValueError(
             f"`trace` must be 'all', 'marked' or a function of a parameter's path, got {trace!r}."
         )
-    info, strangers = frontend.trace(model, *args, control_flow=policy, **kwargs)
+    frontend.check_module(model)
+    traced, strangers = frontend.trace(model, frontend.states_of(model), *args, **kwargs)
+    holders = {h.path: h.holder for h in traced.held}
     diagnostics = Diagnostics()
     for path in strangers:
-        _tell_stranger(path, info.states[path], diagnostics)
-    analysis = prepare(info.step, policy, diagnostics, trace)
-    return info.with_step(analysis.step, analysis.uses), analysis, diagnostics
+        _tell_stranger(path, holders[path], diagnostics)
+    analysis = prepare(traced.step, policy, diagnostics, trace)
+    flat = TracedModel(analysis.step, traced.out_tree, traced.held, traced.origin)
+    return module_info(flat, policy, analysis.uses), analysis, diagnostics
 
 
 def _tell_stranger(path: tuple, state: Any, diagnostics: Diagnostics) -> None:

@@ -59,10 +59,10 @@ class Structure:
         values = []
         for v in params:
             size, sign = rng.uniform(0.5, 1.5, v.aval.shape), rng.choice([-1, 1], v.aval.shape)
-            values.append(jnp.asarray(np.asarray(size * sign, v.aval.dtype)))
+            values.append(np.asarray(size * sign, v.aval.dtype))
         program = new_jaxpr([*captured, *params], outs, eqns)
         with jax.ensure_compile_time_eval():
-            results = run_jaxpr(program, *step.captured, *values)
+            results = run_jaxpr(program, *step.captured, *map(jnp.asarray, values))
         return {v: np.asarray(a) for v, a in zip(outs, results, strict=True) if is_float(v)}
 
     def pattern(self, a: Atom) -> np.ndarray | None:

@@ -82,12 +82,14 @@ class Own:
         outside: parameter states that steps use and the model does not hold, in the order they were met.
         example: the shapes of one step's inputs, for which the learner was compiled; None before that.
         keys: the traces met so far, by their text.
+        held: the identities of the states that the model had when it was compiled; None after a copy.
     """
 
     cache: Cache = field(default_factory=Cache)
     outside: list[Any] = field(default_factory=list)
     example: tuple | None = None
     keys: dict[str, TraceKey] = field(default_factory=dict)
+    held: tuple[int, ...] | None = None
 
     def __deepcopy__(self, memo: dict) -> Own:
         return Own(example=self.example, keys=dict(self.keys))
@@ -197,9 +199,7 @@ def build(
     )
     own.keys |= {str(key): key for key in core.shapes}
     step_as_run = traced.step.with_program(graph.step.jaxpr, graph.step.captured)
-    return Compiled(
-        TracedModel(step_as_run, traced.out_tree, traced.held, traced.origin), core
-    )
+    return Compiled(TracedModel(step_as_run, traced.out_tree, traced.held, traced.origin), core)
 
 
 # ---- values from the model and back ----

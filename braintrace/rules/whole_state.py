@@ -14,8 +14,8 @@ from .._jax import Var, is_float
 from ..engine.window import Cotangents, Window
 from ..errors import NotSupportedError
 from ..graph.compile import Graph
-from ..graph.sources import Origin, weight_program
 from ..graph.samples import sample_axes
+from ..graph.sources import Origin, weight_program
 from ..graph.structure import Structure
 from ..graph.uses import Use
 from ..ops.axes import Op

@@ -8,16 +8,16 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..plan.keys import INPUT, OUTPUT
 from ..rules.config import ETraceConfig
-from ..rules.registry import BY_NAME, LEARNERS, Rule, decays, find_rule
+from ..rules.low_rank import BOUND
+from ..rules.options import decays
+from ..rules.registry import BY_NAME, LEARNERS, Rule, find_rule
 from ..rules.signals import Extra
 from .brainstate import ETraceAlgorithm, ETraceVmap, brainstate
 
-_OLD = (
-    'fast_solve',
-    'chunked_trace',
-    'snap_max_jacobian_elements',
-)  # accepted for old code: there is one way, and it is the fast one
+# accepted for old code: there is one way, and it is the fast one
+_OLD = ('fast_solve', 'chunked_trace', 'snap_max_jacobian_elements')
 
 
 class ETraceVjpAlgorithm(ETraceAlgorithm):
@@ -36,38 +36,50 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         options = {k: v for k, v in more.items() if k not in _OLD}
         if random_feedback_key is not None:
             options['random_feedback_key'] = random_feedback_key
-        if (
-            config is not None
-            and config.learning_signal == 'random_feedback'
-            and random_feedback_key is None
-        ):
+        fed_back = config is not None and config.learning_signal == 'random_feedback'
+        if fed_back and random_feedback_key is None:
             raise ValueError(
                 "A configuration with learning_signal='random_feedback' needs `random_feedback_key`."
             )
         super().__init__(model, name, vjp_method, control_flow, config=config, **options)
 
 
+def _check_factorization(config: ETraceConfig | None, wanted: str) -> None:
+    if config is not None and config.trace_factorization != wanted:
+        raise ValueError(
+            f'`config`: this engine is for trace_factorization={wanted!r}, '
+            f'got {config.trace_factorization!r}.'
+        )
+
+
 class BPTT(ETraceVjpAlgorithm):
-    """Backpropagation through time inside each window, and nothing across its edge: BPTT when the window is the sequence, truncated otherwise."""
+    """Backpropagation through time inside each window, and nothing across its edge: BPTT when the window is the
+    sequence, truncated otherwise."""
 
     rule = BY_NAME['bptt']
 
 
 class RTRL(ETraceVjpAlgorithm):
-    """Real-time recurrent learning: the whole influence `J_b = Phi J_a + M`. Exact for any model and any window; memory states x parameters."""
+    """Real-time recurrent learning: the whole influence `J_b = Phi J_a + M`. Exact for any model and any window; memory
+    states x parameters."""
 
     rule = BY_NAME['rtrl']
 
 
 class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
-    """D-RTRL: each weight remembers the unit it feeds, `e <- D e + x (x) df`. Exact where the recurrence is position-wise in one layer.
+    """D-RTRL: each weight remembers the unit it feeds, `e <- D e + x (x) df`. Exact where the recurrence is
+    position-wise in one layer.
 
     Args:
         trace_dtype: the precision the traces are stored in.
-        trace_limit: bytes that the trace of one weight may take; beyond, it gets its in-window gradient and a warning says so.
-        embedding_rows: of a larger table, a trace holds so many rows for each sample, the last that were read (exact until more are).
-        scope: 'diagonal' leaves recurrent weights out of D, 'block' keeps the weight from each unit to itself, 'coupled' the unit's block of the Jacobian.
-        fast_solve, chunked_trace, snap_max_jacobian_elements: accepted for old code; there is one way, and it is the fast one.
+        trace_limit: bytes that the trace of one weight may take; beyond, it gets its in-window gradient and a warning
+            says so.
+        embedding_rows: of a larger table, a trace holds so many rows for each sample, the last that were read (exact
+            until more are).
+        scope: 'diagonal' leaves recurrent weights out of D, 'block' keeps the weight from each unit to itself,
+            'coupled' the unit's block of the Jacobian.
+        fast_solve, chunked_trace, snap_max_jacobian_elements: accepted for old code; there is one way, and it is the
+            fast one.
     """
 
     rule = BY_NAME['d_rtrl']
@@ -84,10 +96,7 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
         config: ETraceConfig | None = None,
         **more: Any,
     ):
-        if config is not None and config.trace_factorization != 'per_param':
-            raise ValueError(
-                f"`config`: this engine is for trace_factorization='per_param', got {config.trace_factorization!r}."
-            )
+        _check_factorization(config, 'per_param')
         super().__init__(
             model, name, vjp_method, control_flow, config, trace_dtype=trace_dtype, **more
         )
@@ -118,22 +127,12 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
         config: ETraceConfig | None = None,
         **more: Any,
     ):
-        if config is not None and not config.is_factorized:
-            raise ValueError(
-                f"`config`: this engine is for trace_factorization='io_factorized', got {config.trace_factorization!r}."
-            )
+        _check_factorization(config, 'io_factorized')
         if config is None and decay_or_rank is None:
             raise TypeError('`decay_or_rank` is missing: a decay in [0, 1), a rank, or a pair.')
-        super().__init__(
-            model,
-            name,
-            vjp_method,
-            control_flow,
-            config,
-            **({} if config is not None else {'decay_or_rank': decay_or_rank}),
-            **more,
-        )
-        sides: tuple[float, float] = decays(decay_or_rank) if config is None else config.decay
+        own = {} if config is not None else {'decay_or_rank': decay_or_rank}
+        super().__init__(model, name, vjp_method, control_flow, config, **own, **more)
+        sides = config.decay if config is not None else decays(decay_or_rank)
         self.decay_x, self.decay_f = sides
 
     @property
@@ -143,22 +142,27 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
             raise AttributeError('`decay`: the two sides differ, see `decay_x` and `decay_f`.')
         return self.decay_x
 
+    def _of_kind(self, kind: str) -> dict:
+        keys = [str(key) for key in self._core.shapes if key.kind == kind]
+        return {name: part for name, part in self.etrace.items() if name in keys}
+
     @property
     def etrace_xs(self) -> dict:
         """The input traces by name."""
-        return {k: v for k, v in self.etrace.items() if k.startswith('x:')}
+        return self._of_kind(INPUT)
 
     @property
     def etrace_dfs(self) -> dict:
         """The output traces by name."""
-        return {k: v for k, v in self.etrace.items() if not k.startswith('x:')}
+        return self._of_kind(OUTPUT)
 
     def get_etrace_of(self, weight: Any) -> Any:
         """The input and the output traces of a parameter, `(xs, dfs)`, each by name."""
-        found = super().get_etrace_of(weight)
-        return {k: v for k, v in found.items() if k.startswith('x:')}, {
-            k: v for k, v in found.items() if not k.startswith('x:')
-        }
+        traces = self._traces_of(weight)
+        return tuple(
+            {str(key): a for key, a in traces.items() if key.kind == kind}
+            for kind in (INPUT, OUTPUT)
+        )
 
 
 class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
@@ -166,7 +170,8 @@ class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
 
     Args:
         decay_or_rank: of the factorised weights, as for `pp_prop`.
-        prefer: 'full' (D-RTRL), 'approx' (pp-prop), 'adaptive' or None (by size), or a function of the parameter's path that says one of these.
+        prefer: 'full' (D-RTRL), 'approx' (pp-prop), 'adaptive' or None (by size), or a function of the parameter's path
+            that says one of these.
     """
 
     rule = BY_NAME['hybrid']
@@ -204,13 +209,16 @@ ES_D_RTRL = pp_prop
 
 
 class EProp(ETraceVjpAlgorithm):
-    """e-prop: the trace of D-RTRL, `m <- kappa m + e` as a stand-in for the leak of the read-out, and a learning signal that need not be the gradient.
+    """e-prop: the trace of D-RTRL, `m <- kappa m + e` as a stand-in for the leak of the read-out, and a learning signal
+    that need not be the gradient.
 
     Args:
-        feedback: 'symmetric', the gradient; 'random', through fixed random weights in place of the read-out's; 'adaptive', through random weights that receive
-            the changes of the read-out's; 'square', each group's own signal through a random matrix from units to units.
+        feedback: 'symmetric', the gradient; 'random', through fixed random weights in place of the read-out's;
+            'adaptive', through random weights that receive the changes of the read-out's; 'square', each group's own
+            signal through a random matrix from units to units.
         kappa_filter_decay: kappa, 0 for none. At kappa = 0 with symmetric feedback it is D-RTRL.
-        random_feedback_key: the random key (or seed) of the feedback weights, which are kept beside the traces as `feedback:<weight>`.
+        random_feedback_key: the random key (or seed) of the feedback weights, which are kept beside the traces as
+            `feedback:<weight>`.
     """
 
     rule = BY_NAME['eprop']
@@ -226,14 +234,6 @@ class EProp(ETraceVjpAlgorithm):
         fast_solve: bool = True,
         **more: Any,
     ):
-        if feedback not in ('symmetric', 'random', 'adaptive', 'square'):
-            raise ValueError(
-                f"`feedback` must be 'symmetric', 'random', 'adaptive' or 'square', got {feedback!r}."
-            )
-        if feedback != 'symmetric' and random_feedback_key is None:
-            raise ValueError(f'feedback={feedback!r} needs `random_feedback_key`.')
-        if not 0 <= kappa_filter_decay < 1:
-            raise ValueError(f'`kappa_filter_decay` must be in [0, 1), got {kappa_filter_decay}.')
         super().__init__(
             model,
             name,
@@ -282,7 +282,8 @@ class RFLO(ETraceVjpAlgorithm):
 
 
 class OTTT(ETraceVjpAlgorithm):
-    """Online training through time: a leaky input trace times the instantaneous derivative, `dw = (decay x^ + x) (x) s df`.
+    """Online training through time: a leaky input trace times the instantaneous derivative,
+    `dw = (decay x^ + x) (x) s df`.
 
     Args:
         decay: the leak, in [0, 1).
@@ -338,12 +339,7 @@ class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
         projection_eps: float = 1e-12,
         **more: Any,
     ):
-        if config is not None and config.trace_factorization != 'random_projection':
-            raise ValueError(
-                f"`config`: this engine is for trace_factorization='random_projection', got {config.trace_factorization!r}."
-            )
-        if not jnp.float32(projection_eps) > 0:
-            raise ValueError(f'`projection_eps` must be positive in float32, got {projection_eps}.')
+        _check_factorization(config, 'random_projection')
         super().__init__(
             model,
             name,
@@ -361,7 +357,8 @@ class UORO(RandomProjectionVjpAlgorithm):
 
 
 class KFRTRL(ETraceVjpAlgorithm):
-    """KF-RTRL: for each weight a random Kronecker product for its influence. Unbiased, with less noise than UORO; memory states x outputs.
+    """KF-RTRL: for each weight a random Kronecker product for its influence. Unbiased, with less noise than UORO;
+    memory states x outputs.
 
     Args:
         projection_key, projection_eps: as for `UORO`.
@@ -382,11 +379,12 @@ class LowRankRTRL(ETraceVjpAlgorithm):
     @property
     def error_bound(self) -> jax.Array:
         """A bound of the Frobenius norm of the error of the influence."""
-        return self.etrace['bound'].value
+        return self.etrace[str(BOUND)].value
 
 
 class ThreeFactor(ETraceVjpAlgorithm):
-    """Trace times modulator: the third factor is a number, or one for each group, unit or sample, given with each call or as `learner.modulator`.
+    """Trace times modulator: the third factor is a number, or one for each group, unit or sample, given with each call
+    or as `learner.modulator`.
 
     Args:
         modulator: the standing modulator, for calls that bring none.
@@ -408,10 +406,12 @@ class ThreeFactor(ETraceVjpAlgorithm):
 
 
 class DNI(ETraceVjpAlgorithm):
-    """Decoupled neural interfaces: traces, and for the weights that have none a learned guess of the credit from beyond the window.
+    """Decoupled neural interfaces: traces, and for the weights that have none a learned guess of the credit from beyond
+    the window.
 
     Args:
-        synthesizer: a `SyntheticGradient`, or anything with `param_values()` and `apply(values, {group: hidden})`; may be attached later.
+        synthesizer: a `SyntheticGradient`, or anything with `param_values()` and `apply(values, {group: hidden})`; may
+            be attached later.
     """
 
     rule = BY_NAME['dni']
@@ -424,62 +424,73 @@ class DNI(ETraceVjpAlgorithm):
         vjp_method: str = 'multi-step',
         **more: Any,
     ):
-        super().__init__(model, name, vjp_method, guess=self._guess, **more)
+        super().__init__(model, name, vjp_method, guess=_guess, **more)
         self.synthesizer = synthesizer
 
     def attach_synthesizer(self, synthesizer: Any) -> None:
         """Guess with this one from now on."""
         self.synthesizer = synthesizer
 
-    def _guess(self, values: Any, hidden: dict[int, Any]) -> dict[int, Any]:
-        return self.synthesizer.apply(values, hidden)
-
     def group_signal_shapes(self) -> dict[int, tuple[int, ...]]:
         """The shape of each hidden group's values and credit, `(*units, states)`."""
-        return {g.index: (*g.varshape, g.num_state) for g in self.graph.hidden_groups}
+        return {g.index: (*g.varshape, g.num_state) for g in self._core.graph.groups}
 
-    def _extra(self, modulator: Any, length: int, window: int) -> Extra:
+    def _signal_input(self, modulator: Any, length: int, window: int) -> Extra:
         if self.synthesizer is None:
             raise RuntimeError(
-                'DNI needs a synthesizer: `learner.attach_synthesizer(SyntheticGradient(learner.group_signal_shapes()))`.'
+                'DNI needs a synthesizer: '
+                '`learner.attach_synthesizer(SyntheticGradient(learner.group_signal_shapes()))`.'
             )
         fitted = getattr(self.synthesizer, 'window', None)
         if fitted is not None and fitted != window:
             raise ValueError(
-                f'The synthesizer was fitted for windows of {fitted} steps, this call has {window}: pass window={fitted}, or fit it again with '
-                '`train_synthetic_gradient`.'
+                f'The synthesizer was fitted for windows of {fitted} steps, this call has {window}: pass '
+                f'window={fitted}, or fit it again with `train_synthetic_gradient`.'
             )
-        return (
-            super()
-            ._extra(modulator, length, window)
-            ._replace(fixed=self.synthesizer.param_values())
-        )
+        guess = Synthesis(self.synthesizer, self.synthesizer.param_values())
+        return super()._signal_input(modulator, length, window)._replace(fixed=guess)
 
 
-LEARNERS.update(
-    {
-        c.rule.name: c
-        for c in (
-            BPTT,
-            RTRL,
-            D_RTRL,
-            pp_prop,
-            HybridDimVjpAlgorithm,
-            EProp,
-            OSTLRecurrent,
-            OSTLFeedforward,
-            RFLO,
-            OTTT,
-            SnAp,
-            UORO,
-            KFRTRL,
-            LowRankRTRL,
-            ThreeFactor,
-            DNI,
-        )
-    }
+@jax.tree_util.register_pytree_node_class
+class Synthesis:
+    """A synthesizer and the values of its parameters: the values move, the synthesizer stays."""
+
+    def __init__(self, synthesizer: Any, values: Any):
+        self.synthesizer, self.values = synthesizer, values
+
+    def tree_flatten(self) -> tuple[tuple, Any]:
+        return (self.values,), self.synthesizer
+
+    @classmethod
+    def tree_unflatten(cls, synthesizer: Any, children: tuple) -> Synthesis:
+        return cls(synthesizer, *children)
+
+
+def _guess(synthesis: Synthesis, hidden: dict[int, Any]) -> dict[int, Any]:
+    """The credit that the future is guessed to send, by group."""
+    return synthesis.synthesizer.apply(synthesis.values, hidden)
+
+
+CLASSES: tuple[type[ETraceVjpAlgorithm], ...] = (
+    BPTT,
+    RTRL,
+    D_RTRL,
+    pp_prop,
+    HybridDimVjpAlgorithm,
+    EProp,
+    OSTLRecurrent,
+    OSTLFeedforward,
+    RFLO,
+    OTTT,
+    SnAp,
+    UORO,
+    KFRTRL,
+    LowRankRTRL,
+    ThreeFactor,
+    DNI,
 )
-_ENGINES = {
+LEARNERS.update({c.rule.name: c for c in CLASSES})
+_ENGINES: dict[str, type[ETraceVjpAlgorithm]] = {
     'per_param': ParamDimVjpAlgorithm,
     'io_factorized': IODimVjpAlgorithm,
     'random_projection': RandomProjectionVjpAlgorithm,
@@ -492,17 +503,16 @@ def find_algorithm(algorithm: Any) -> type[ETraceAlgorithm]:
         algorithm = find_rule(algorithm)
     if isinstance(algorithm, Rule):
         known = LEARNERS.get(algorithm.name)
-        return (
-            known
-            if known is not None and known.rule is algorithm
-            else type(algorithm.name, (ETraceVjpAlgorithm,), {'rule': algorithm})
-        )
+        if known is not None and known.rule is algorithm:
+            return known
+        return type(algorithm.name, (ETraceVjpAlgorithm,), {'rule': algorithm})
     if isinstance(algorithm, ETraceConfig):
         return _ENGINES[algorithm.trace_factorization]
     if isinstance(algorithm, type) and issubclass(algorithm, ETraceAlgorithm):
         return algorithm
     raise TypeError(
-        f'`algorithm` must be a name, a subclass of ETraceAlgorithm, an ETraceConfig or a Rule, got {algorithm!r}.'
+        '`algorithm` must be a name, a subclass of ETraceAlgorithm, an ETraceConfig or a Rule, '
+        f'got {algorithm!r}.'
     )
 
 
@@ -526,20 +536,21 @@ def compile_module(
         raise ValueError('`compile` needs example inputs of one step.')
     if verbose not in (0, 1, 2):
         raise ValueError(f'`verbose` must be 0, 1 or 2, got {verbose!r}.')
+    if vmap:
+        _check_batch(example_inputs, batch_size)
     with brainstate.random.seed_context(seed) if seed is not None else nullcontext():
         if vmap:
-            _check_batch(example_inputs, batch_size)
             brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag='new')
         else:
-            brainstate.nn.init_all_states(
-                model, **({} if batch_size is None else {'batch_size': batch_size})
-            )
-    learner = learner_class(model, **options)
-    found = ETraceVmap(learner) if vmap else learner
+            sizes = {} if batch_size is None else {'batch_size': batch_size}
+            brainstate.nn.init_all_states(model, **sizes)
+    learner: Any = learner_class(model, **options)
+    if vmap:
+        learner = ETraceVmap(learner)
     learner.compile_graph(*example_inputs)
     if verbose:
         learner.report.show(verbose)
-    return found
+    return learner
 
 
 def _check_batch(inputs: tuple, batch_size: int | None) -> None:
@@ -548,5 +559,6 @@ def _check_batch(inputs: tuple, batch_size: int | None) -> None:
     for leaf in jax.tree.leaves(inputs):
         if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != batch_size:
             raise ValueError(
-                f'With vmap=True every example input has the batch of {batch_size} as its first axis, got shape {jnp.shape(leaf)}.'
+                f'With vmap=True every example input has the batch of {batch_size} as its first axis, '
+                f'got shape {jnp.shape(leaf)}.'
             )

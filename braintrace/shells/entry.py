@@ -11,10 +11,12 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
 
     Args:
         model: a `brainstate.nn.Module`, or a plain function `step(params, state, *inputs) -> (state, out)`.
-        algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an `ETraceConfig` or as a `Rule` of one's own.
+        algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an `ETraceConfig` or as a
+            `Rule` of one's own.
         example_inputs: for a module the inputs of one step; for a function `params, state, *inputs`.
-        options: of the learner and the rule, see `PureLearner`, `ETraceAlgorithm` and the rule's class. For a module also `batch_size` and `seed` of its
-            states, which are initialised here; `verbose`, 1 to print the report, 2 with diagnostics; `vmap`, to map a model of one sample over the batch.
+        options: of the learner and the rule, see `PureLearner`, `ETraceAlgorithm` and the rule's class. For a module
+            also `batch_size` and `seed` of its states, which are initialised here; `verbose`, 1 to print the report, 2
+            with diagnostics; `vmap`, to map a model of one sample over the batch.
 
     Returns:
         For a module an `ETraceAlgorithm`, for a function a `PureLearner`.
@@ -22,18 +24,17 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     Example:
         >>> import jax.numpy as jnp, braintrace
         >>> step = lambda p, h, x: (jnp.tanh(h * p + x), h)
-        >>> learner = braintrace.compile(step, 'd_rtrl', jnp.ones(2), jnp.zeros(2), jnp.ones(2))
-        >>> learner.report
+        >>> braintrace.compile(step, 'd_rtrl', jnp.ones(2), jnp.zeros(2), jnp.ones(2)).report
         CompilationReport(hidden_groups=1, etrace_weights=1, excluded_weights=0, warnings=0, errors=0)
     """
-    brainstate = sys.modules.get('brainstate')
-    if brainstate is not None and isinstance(model, brainstate.nn.Module):
+    if is_module(model):
         from .algorithms import compile_module
 
         return compile_module(model, algorithm, *example_inputs, **options)
     if not callable(model):
         raise TypeError(
-            f'`model` must be a brainstate.nn.Module or a function step(params, state, *inputs), got {type(model).__name__}.'
+            '`model` must be a brainstate.nn.Module or a function step(params, state, *inputs), '
+            f'got {type(model).__name__}.'
         )
     if len(example_inputs) < 2:
         raise ValueError(
@@ -42,3 +43,12 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     from .function import PureLearner
 
     return PureLearner(model, algorithm, *example_inputs, **options)
+
+
+def is_module(model: Any) -> bool:
+    """Whether a model holds its states; a framework that is not loaded has no models."""
+    if 'brainstate' not in sys.modules:
+        return False
+    from ..frontends import brainstate
+
+    return brainstate.is_module(model)

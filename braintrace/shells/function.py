@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..compat.records import ETraceGraph, published
 from ..frontends.function import TracedFunction, trace
 from ..graph.compile import compile_step
 from ..graph.flatten import ControlFlowPolicy
@@ -18,7 +19,6 @@ from ..learn.stateful import how_to_learn
 from ..rules.carrier import Traces
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
-from ..compat.records import ETraceGraph, published
 
 
 class Carry(NamedTuple):
@@ -187,9 +187,7 @@ class PureLearner:
                 leaves = jax.tree.leaves((inputs, targets))
                 carried = _unpack(compiled, carry)
                 weights, cotangents = compiled.weights(params), [weigh(mask, reduction)]
-                grads, [losses], after = core.grad(
-                    weights, carried, leaves, cotangents, run, extra
-                )
+                grads, [losses], after = core.grad(weights, carried, leaves, cotangents, run, extra)
                 new = _pack(compiled, after)
                 if fresh:
                     new = new._replace(traces=carry.traces, steps=carry.steps)

@@ -8,15 +8,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..engine.window import Window
+from ..engine.evaluate import Given
+from ..engine.window import Cotangents, Window
 from ..frontends import brainstate as frontend
+from ..frontends.base import HIDDEN, OTHER, PARAM
 from ..learn.options import sequence_length
-
-brainstate: Any = frontend.brainstate
+from ..learn.stateful import Compiled
+from ..rules.signals import by_group, to_leaves
+from .brainstate import brainstate
 
 
 class SyntheticGradient(brainstate.nn.Module):  # type: ignore[misc]
-    """One affine map for each hidden group, from its units' states to a guess of their credit. It guesses zero until it is trained.
+    """One affine map for each hidden group, from its units' states to a guess of their credit. It guesses zero until it
+    is trained.
 
     Args:
         group_shapes: `learner.group_signal_shapes()`.
@@ -34,21 +38,18 @@ class SyntheticGradient(brainstate.nn.Module):  # type: ignore[misc]
     ):
         super().__init__()
         self.window: int | None = None  # the steps of the windows it was fitted for
-        width = {g: int(s[-2] * s[-1] if len(s) > 1 else s[-1]) for g, s in group_shapes.items()}
-        keys = jax.random.split(jax.random.key(seed), max(len(width), 1))
-        self.synth_w = {
-            g: brainstate.ParamState(scale * jax.random.normal(k, (n, n), jnp.float32))
-            for k, (g, n) in zip(keys, width.items(), strict=False)
-        }
-        self.synth_b = {
-            g: brainstate.ParamState(jnp.zeros(n, jnp.float32)) for g, n in width.items()
-        }
+        keys = jax.random.split(jax.random.key(seed), max(len(group_shapes), 1))
+        self.synth_w, self.synth_b = {}, {}
+        for key, (g, shape) in zip(keys, group_shapes.items(), strict=False):
+            n = int(shape[-2] * shape[-1] if len(shape) > 1 else shape[-1])
+            weight = scale * jax.random.normal(key, (n, n), jnp.float32)
+            self.synth_w[g] = brainstate.ParamState(weight)
+            self.synth_b[g] = brainstate.ParamState(jnp.zeros(n, jnp.float32))
 
     def states_dict(self) -> dict[tuple[str, int], Any]:
         """The states by `('synth_w', group)` and `('synth_b', group)`."""
-        return {('synth_w', g): s for g, s in self.synth_w.items()} | {
-            ('synth_b', g): s for g, s in self.synth_b.items()
-        }
+        weights = {('synth_w', g): s for g, s in self.synth_w.items()}
+        return weights | {('synth_b', g): s for g, s in self.synth_b.items()}
 
     def param_values(self) -> dict[str, dict[int, Any]]:
         """The values of the parameters, `{'w': {group: array}, 'b': {group: array}}`."""
@@ -82,14 +83,16 @@ def train_synthetic_gradient(
     reset: bool = True,
     batch_size: int | None = None,
 ) -> list[float]:
-    """Fit the synthesizer of a DNI learner on a sequence: at each window's end it should say what the next window's loss sends back.
+    """Fit the synthesizer of a DNI learner on a sequence: at each window's end it should say what the next window's loss
+    sends back.
 
     Args:
         learner: a compiled `DNI` learner with a synthesizer.
         inputs: the inputs of the model, with time as first axis.
         chunk_size: the steps of a window; the learner will take no other afterwards.
         loss_fn: of the stacked outputs of a window, by default the sum of squares.
-        optimizer: registered on `synthesizer.states_dict()`, with `update(grads)`; plain gradient descent with `lr` by default.
+        optimizer: registered on `synthesizer.states_dict()`, with `update(grads)`; plain gradient descent with `lr` by
+            default.
         epochs, reset, batch_size: how often, and whether the model's states are reset before each.
 
     Returns:
@@ -98,80 +101,96 @@ def train_synthetic_gradient(
     synthesizer = getattr(learner, 'synthesizer', None)
     if synthesizer is None:
         raise RuntimeError(
-            '`train_synthetic_gradient` needs a learner with a synthesizer: call `learner.attach_synthesizer` first.'
+            '`train_synthetic_gradient` needs a learner with a synthesizer: call '
+            '`learner.attach_synthesizer` first.'
         )
     length = sequence_length([inputs])
-    if (
-        isinstance(chunk_size, bool)
-        or not isinstance(chunk_size, int)
-        or chunk_size < 1
-        or length % chunk_size
-    ):
+    whole = isinstance(chunk_size, int) and not isinstance(chunk_size, bool)
+    if not whole or chunk_size < 1 or length % chunk_size:
         raise ValueError(
             f'`chunk_size` must be at least 1 and divide the length {length}, got {chunk_size}.'
         )
-    info, executor = learner._ready()
-    groups, step = learner.graph.hidden_groups, executor.program.step
-    where = {v: i for i, v in enumerate(step.hidden_outs)}
-    leaves = {g.index: [where[v] for v in g.hidden_outvars] for g in groups}
-    together = lambda values: {
-        g.index: g.concat_hidden([values[i] for i in leaves[g.index]]) for g in groups
-    }
-    loss = loss_fn or (lambda out: sum((a**2).sum() for a in jax.tree.leaves(out)))
+    compiled = learner.compiled_step()
+    window = _window(compiled, synthesizer, loss_fn or _sum_of_squares, chunk_size)
+    fit = _fit(synthesizer, optimizer, lr)
+    model, layout = compiled.model, compiled.core.program.layout
+    errors = []
+    for _ in range(epochs):
+        if reset:
+            sizes = {} if batch_size is None else {'batch_size': batch_size}
+            brainstate.nn.reset_all_states(learner.model4compile, **sizes)
+        hidden, other, met = model.read(HIDDEN), model.read(OTHER), []
+        for k in range(length // chunk_size):
+            part = slice(k * chunk_size, (k + 1) * chunk_size)
+            x = jax.tree.map(lambda a, part=part: jnp.asarray(a)[part], inputs)
+            values, params = synthesizer.param_values(), model.read(PARAM)
+            entry, credit, hidden, other = window(values, params, hidden, other, x)
+            if k:
+                met.append(fit(entry, credit))
+        last = by_group(layout, hidden)
+        met.append(fit(last, jax.tree.map(jnp.zeros_like, last)))
+        errors.append(sum(met) / len(met))
+    synthesizer.window = chunk_size
+    return errors
+
+
+def _sum_of_squares(out: Any) -> Any:
+    return sum((a**2).sum() for a in jax.tree.leaves(out))
+
+
+def _window(compiled: Compiled, synthesizer: Any, loss: Callable, steps: int) -> Callable:
+    """`(guess's parameters, parameters, hidden, other, inputs) -> (entry state, the credit that arrives there, exit
+    hidden, exit other)` of one window."""
+    program, out_tree = compiled.core.program, compiled.model.out_tree
+    layout, captured = program.layout, program.step.captured
+    moving = jax.tree.leaves(frontend.surroundings().moving)
 
     @jax.jit
     def window(values, params, hidden, other, x):
-        """The entry state, the credit that arrives there, and the exit state."""
-        w = Window(executor.program, params, hidden, other, jax.tree.leaves(x), chunk_size)
-        out = jax.grad(lambda outs: loss(info.out_tree.unflatten(outs)), allow_int=True)(
-            list(w.outs)
+        still = [jnp.broadcast_to(a, (steps, *jnp.shape(a))) for a in moving]
+        given = Given(list(captured), params, hidden, other, [*still, *jax.tree.leaves(x)])
+        w = Window(program, given, steps)
+
+        def of_outs(outs):
+            return loss(out_tree.unflatten(outs))
+
+        at_outs = jax.grad(of_outs, allow_int=True)(list(w.outs))
+        guess = synthesizer.apply(values, by_group(layout, w.hidden))
+        nothing = [jnp.zeros((steps, *h.shape), h.dtype) for h in w.hidden]
+        pulled = w.reverse(
+            Cotangents(
+                outs=program.graded(at_outs, nothing), hidden=to_leaves(layout, guess, w.hidden)
+            )
         )
-        guessed = synthesizer.apply(values, together(w.hidden))
-        exit_credit = [jnp.zeros(h.shape, h.dtype) for h in w.hidden]
-        for g in groups:
-            for i, part in zip(leaves[g.index], g.split_hidden(guessed[g.index]), strict=True):
-                exit_credit[i] = part.reshape(exit_credit[i].shape)
-        at_end = [jnp.zeros((chunk_size, *h.shape), h.dtype) for h in w.hidden]
-        _, credit, _, _ = w.pull(outs=executor.program.graded(out, at_end), hidden=exit_credit)
-        return together(hidden), together(credit), w.hidden, w.other
+        arriving = [
+            jnp.zeros_like(h) if c is None else c
+            for c, h in zip(pulled.hidden, hidden, strict=True)
+        ]
+        return by_group(layout, hidden), by_group(layout, arriving), w.hidden, w.other
+
+    return window
+
+
+def _fit(synthesizer: Any, optimizer: Any, lr: float) -> Callable:
+    """One step of the synthesizer towards the credit that arrived; its error."""
 
     @jax.jit
-    def fit(values, hidden, credit):
+    def gradient(values, hidden, credit):
         def error(values):
             guess = synthesizer.apply(values, hidden)
-            return sum(
-                ((guess[g] - jax.lax.stop_gradient(credit[g])) ** 2).sum() for g in guess
-            ) / sum(c.size for c in credit.values())
+            wrong = [guess[g] - jax.lax.stop_gradient(credit[g]) for g in guess]
+            return sum((a**2).sum() for a in wrong) / sum(a.size for a in wrong)
 
         return jax.value_and_grad(error)(values)
 
-    def learn(hidden, credit):
-        error, grads = fit(synthesizer.param_values(), hidden, credit)
+    def fit(hidden: dict[int, Any], credit: dict[int, Any]) -> float:
+        error, grads = gradient(synthesizer.param_values(), hidden, credit)
         by_state = {(f'synth_{k}', g): a for k, part in grads.items() for g, a in part.items()}
         if optimizer is not None:
             optimizer.update(by_state)
         else:
-            for k, s in synthesizer.states_dict().items():
-                s.value = s.value - lr * by_state[k]
+            for key, state in synthesizer.states_dict().items():
+                state.value = state.value - lr * by_state[key]
         return float(error)
 
-    errors = []
-    for _ in range(epochs):
-        if reset:
-            brainstate.nn.reset_all_states(
-                learner.model4compile, **({} if batch_size is None else {'batch_size': batch_size})
-            )
-        hidden, other, found = info.read('hidden'), info.read('other'), []
-        for k in range(length // chunk_size):
-            x = jax.tree.map(
-                lambda a, k=k: jnp.asarray(a)[k * chunk_size : (k + 1) * chunk_size], inputs
-            )
-            entry, credit, hidden, other = window(
-                synthesizer.param_values(), info.read('param'), hidden, other, x
-            )
-            found += [learn(entry, credit)] if k else []
-        last = together(hidden)
-        found.append(learn(last, {g: jnp.zeros_like(h) for g, h in last.items()}))
-        errors.append(sum(found) / len(found))
-    synthesizer.window = chunk_size
-    return errors
+    return fit

@@ -13,8 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..frontends.function import paths
-from ..learn.core import memory_of
-from ..learn.options import BUDGET, executor_of, resolve, sequence_length
+from ..learn.core import BUDGET, core_of
+from ..learn.options import sequence_length
+from ..learn.stateful import how_to_learn
 from ..rules.registry import BY_NAME, find_rule
 from ..show.figure import new_figure
 from ..show.published import compiled_of
@@ -173,9 +174,9 @@ def compare(
 
 def planned_trace_bytes(oracle: Any, rule: str, options: dict[str, Any]) -> int:
     """The bytes of all traces that a rule would carry for the model of a compiled learner."""
-    resolved, single_step = resolve(rule, None, options)
-    executor = executor_of(oracle.graph, resolved, single_step, options, None)
-    return memory_of(executor, BUDGET)['trace_bytes']
+    how = how_to_learn(rule, options)
+    core = core_of(oracle.graph.compiled, how.rule, how.options, how.single_step)
+    return core.memory()['trace_bytes']
 
 
 @dataclass(frozen=True)
