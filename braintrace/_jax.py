@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -128,11 +129,14 @@ def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
     return [open_jaxpr(q)[0] for q in inner if isinstance(q, ClosedJaxpr | Jaxpr)]
 
 
+_HERE = re.escape(os.path.dirname(__file__))
 _LIBRARIES = re.compile(
     r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/'
+    rf'|{_HERE}/(ops|nn)/'
 )
-_OURSELVES = re.compile(r'/braintrace/(frontends|graph|_jax)')
-
+_TRACING = re.compile(
+    rf'{_HERE}/(?!ops/|nn/)'
+)  # what runs a user's model, rather than is a part of it
 
 _KERNELS = ('brainevent.',)  # how the compiled functions of libraries of kernels begin
 
@@ -145,7 +149,7 @@ def calls_library_kernel(eqn: JaxprEqn) -> bool:
 def _lines(eqn: JaxprEqn) -> tuple[list, list]:
     """The lines that led to an equation, from the inside: all, and those that are no library's."""
     frames = [(f.file_name, f.line_num) for f in getattr(eqn.source_info.traceback, 'frames', ())]
-    inside = list(itertools.takewhile(lambda f: not _OURSELVES.search(f[0]), frames)) or frames
+    inside = list(itertools.takewhile(lambda f: not _TRACING.search(f[0]), frames)) or frames
     return inside, [f for f in inside if not _LIBRARIES.search(f[0])]
 
 

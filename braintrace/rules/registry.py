@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
@@ -106,6 +106,12 @@ class Rule:
     def carrier_of(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
         """The carrier for a layout, with settled options."""
         return (self.make or self.carrier)(layout, **options)
+
+    def __reduce__(self) -> tuple:
+        """A rule that has a name is pickled by it."""
+        if BY_NAME.get(self.name) is self:
+            return find_rule, (self.name,)
+        return Rule, tuple(getattr(self, f.name) for f in fields(self))
 
     def check_modulator(self, modulator: Any) -> None:
         """Refuse a modulator that nothing would use."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from abc import abstractmethod
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 from ..compat.module_info import module_info
 from ..compat.records import ETraceGraph, published
 from ..frontends import brainstate as frontend
+from ..frontends.pickling import dumps
 from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
 from ..learn.core import BUDGET, Core
@@ -92,6 +94,11 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     @abstractmethod
     def _run_model(self, *args: Any) -> Any:
         """One step of the model."""
+
+    # ---- copies: brainstate's own `__deepcopy__` makes one, and through a file it goes like this ----
+
+    def __reduce__(self) -> tuple:
+        return _unpickled, (type(self), dumps(vars(self)))
 
     # ---- what was compiled ----
 
@@ -289,6 +296,12 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
 
 def _shape(a: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
+
+
+def _unpickled(cls: type, attributes: bytes) -> Any:
+    learner = object.__new__(cls)
+    vars(learner).update(pickle.loads(attributes))
+    return learner
 
 
 class ETraceAlgorithm(_Learner):
