@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from ..graph.compile import Graph
 
@@ -16,4 +16,5 @@ class Published(Protocol):
 
 def compiled_of(graph: Graph | Published) -> Graph:
     """The compiled graph behind a published one; a compiled one is given back."""
-    return getattr(graph, 'compiled', graph)
+    compiled: Any = getattr(graph, 'compiled', graph)
+    return compiled
