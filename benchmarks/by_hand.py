@@ -1,11 +1,23 @@
-"""pp_prop for the one GRU with a read-out of `models.py`, written out in JAX with all its gradients: what a compiler for every model is to be measured by."""
+"""pp_prop for the one GRU with a read-out of `models.py`, written out in JAX with all gradients.
+
+It is what a compiler for every model is to be measured by.
+"""
 
 import jax
 import jax.numpy as jnp
 
 
 def pp_prop(params, carry, xs, ys, decay=0.9):
-    """Gradients of the mean squared error, and the carry `(h, (ef of z, of h), (ex of z, of h), steps)`."""
+    """Gradients of the mean squared error, and the carry.
+
+    Args:
+        params: weight `(K, N)` and bias `(N,)` of the update gate, the reset gate, the candidate
+            and the read-out.
+        carry: `(h, (ef of z, of h), (ex of z, of h), steps)`: the state and output traces
+            `(batch, units)`, the input traces `(batch, inputs + units)`.
+        xs, ys: inputs and targets, `(steps, batch, ...)`.
+        decay: of the traces.
+    """
     (Wz, bz), (Wr, br), (Wh, bh), (Wo, bo) = params
     h0, ef, ex, steps = carry
     T, n_in = len(xs), xs.shape[-1]
@@ -34,22 +46,34 @@ def pp_prop(params, carry, xs, ys, decay=0.9):
         dh * ((1 - decay) * f + decay * D * e) / correction
         for f, e in zip((df_z, df_h), before, strict=True)
     )
-    later = lambda G, g: 2 * (jax.tree.map(lambda a, b: a + decay * b, g, G),)
+
+    def later(G, g):
+        G = jax.tree.map(lambda a, b: a + decay * b, g, G)
+        return G, G
+
     first, late = jax.lax.scan(later, jax.tree.map(jnp.zeros_like, ef), signals, reverse=True)
 
-    product = lambda x, g: jnp.einsum('tbi,tbo->io', x, g)
     xh, xrh = jnp.concatenate([xs, h], -1), jnp.concatenate([xs, r * h], -1)
     fade = decay ** jnp.arange(T - 1, -1, -1.0)
     gz, gh = (
-        product(x, G) + e.T @ (decay * G0)
+        outer(x, G) + e.T @ (decay * G0)
         for x, G, e, G0 in zip((xh, xrh), late, ex, first, strict=True)
     )
     ex = tuple(decay**T * e + jnp.tensordot(fade, x, 1) for e, x in zip(ex, (xh, xrh), strict=True))
-    total = lambda g: g.sum((0, 1))
     grads = (
         (gz, total(signals[0])),
-        (product(xh, dr), total(dr)),
+        (outer(xh, dr), total(dr)),
         (gh, total(signals[1])),
-        (product(new, error), total(error)),
+        (outer(new, error), total(error)),
     )
     return grads, (end, ef, ex, steps + T)
+
+
+def outer(x, g):
+    """The gradient `(K, N)` of a weight from its inputs `(t, b, K)` and signals `(t, b, N)`."""
+    return jnp.einsum('tbi,tbo->io', x, g)
+
+
+def total(g):
+    """The gradient `(N,)` of a bias from its signals `(t, b, N)`."""
+    return g.sum((0, 1))

@@ -45,11 +45,8 @@ class LSTM(brainstate.nn.Module):
 
     def update(self, x):
         xh = jnp.concatenate([x, self.h.value], -1)
-        i, f, o = (
-            jax.nn.sigmoid(self.Wi(xh)),
-            jax.nn.sigmoid(self.Wf(xh) + 1),
-            jax.nn.sigmoid(self.Wo(xh)),
-        )
+        i, o = jax.nn.sigmoid(self.Wi(xh)), jax.nn.sigmoid(self.Wo(xh))
+        f = jax.nn.sigmoid(self.Wf(xh) + 1)
         self.c.value = f * self.c.value + i * jnp.tanh(self.Wg(xh))
         self.h.value = o * jnp.tanh(self.c.value)
         return self.h.value
@@ -57,6 +54,7 @@ class LSTM(brainstate.nn.Module):
 
 @jax.custom_jvp
 def spike(v):
+    """One where v > 0, with the slope 0.3 max(0, 1 - |v|) for learning."""
     return (v > 0).astype(v.dtype)
 
 
@@ -92,27 +90,33 @@ class LIF(brainstate.nn.Module):
         self.v = brainstate.HiddenState(jnp.zeros((batch_size, self.n)))
 
     def update(self, x):
-        z = spike(self.v.value - 0.5)
-        self.v.value = (
-            0.9 * self.v.value + 0.3 * (self.W(x) + self.R(z)) - 0.5 * jax.lax.stop_gradient(z)
-        )
+        v = self.v.value
+        z = spike(v - 0.5)
+        self.v.value = 0.9 * v + 0.3 * (self.W(x) + self.R(z)) - 0.5 * jax.lax.stop_gradient(z)
         return spike(self.v.value - 0.5)
 
 
+CELLS = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}
+FUSED = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}  # of ours only
+
+
 class Net(brainstate.nn.Module):
+    """A cell by name and a read-out."""
+
     def __init__(self, cell, linear, n_in, n, n_out=CLASSES):
         super().__init__()
-        fused = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}
-        make = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}.get(cell) or (
-            lambda linear, n_in, n: getattr(braintrace.nn, fused[cell])(n_in, n)
-        )
-        self.cell, self.out = make(linear, n_in, n), linear(n, n_out)
+        if cell in FUSED:
+            self.cell = getattr(braintrace.nn, FUSED[cell])(n_in, n)
+        else:
+            self.cell = CELLS[cell](linear, n_in, n)
+        self.out = linear(n, n_out)
 
     def update(self, x):
         return self.out(self.cell(x))
 
 
 def data(shape, n_out=CLASSES):
+    """Random inputs and targets, `(steps, batch, ...)`."""
     n_in, _, batch, steps = shape
     a, b = jax.random.split(jax.random.key(0))
     return jax.random.normal(a, (steps, batch, n_in)), jax.random.normal(b, (steps, batch, n_out))

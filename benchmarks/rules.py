@@ -1,13 +1,15 @@
-"""Every rule on recurrent and spiking nets of three sizes: time, bytes of traces, and the gradient beside BPTT's: `rules.py ours | reference`."""
+"""Every rule on recurrent and spiking nets of three sizes: `rules.py ours | reference`.
 
-import json
+Time, bytes of traces, and the gradient beside BPTT's.
+"""
+
 import warnings
 
 import brainstate
 import jax
 import numpy as np
 from models import Net, data, loss
-from worker import LINEAR, OURS, best
+from worker import LINEAR, OURS, best, bptt_grad, say
 
 import braintrace
 
@@ -31,66 +33,51 @@ BEYOND = {
     'OTTT': {'decay': 0.9},
     'HybridDimVjpAlgorithm': {'decay_or_rank': 0.9},
 }
-HEAVY = {
-    'RTRL',
-    'KFRTRL',
-    'LowRankRTRL',
-    'SnAp',
-}  # these grow with the fourth power of the units: not measured at the largest size
+# These grow with the fourth power of the units: not measured at the largest size.
+HEAVY = {'RTRL', 'KFRTRL', 'LowRankRTRL', 'SnAp'}
 
 
 def flat(grads):
-    return np.concatenate(
-        [np.ravel(g) for _, tree in sorted(grads.items()) for g in jax.tree.leaves(tree)]
-    )
+    """The gradients as one vector."""
+    trees = [tree for _, tree in sorted(grads.items())]
+    return np.concatenate([np.ravel(g) for g in jax.tree.leaves(trees)])
 
 
-def learner_of(cell, rule, options, shape):
-    n_in, n, batch, _ = shape
-    xs, ys = data(shape)
+def model_of(cell, shape):
+    """The net, with the same weights each time."""
+    n_in, n, _, _ = shape
     with brainstate.random.seed_context(0):
-        model = Net(cell, LINEAR, n_in, n)
-    return (
-        braintrace.compile(model, getattr(braintrace, rule), xs[0], batch_size=batch, **options),
-        xs,
-        ys,
-    )
+        return Net(cell, LINEAR, n_in, n)
 
 
-def grad_of(learner, xs, ys, **options):
-    step = brainstate.transform.jit(
-        lambda xs, ys: learner.etrace_grad(
-            xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options
-        )
-    )
-    return lambda: step(xs, ys)
+def grad_of(cell, rule, options, shape, **drive):
+    """A new learner, and its compiled gradient as a function of nothing."""
+    xs, ys = data(shape)
+    model, algorithm = model_of(cell, shape), getattr(braintrace, rule)
+    learner = braintrace.compile(model, algorithm, xs[0], batch_size=shape[2], **options)
+
+    @brainstate.transform.jit
+    def grad(xs, ys):
+        return learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **drive)
+
+    return learner, lambda: grad(xs, ys)
 
 
 def bptt(cell, shape):
-    n_in, n, batch, _ = shape
+    """BPTT's compiled gradient as a function of nothing."""
     xs, ys = data(shape)
-    with brainstate.random.seed_context(0):
-        model = Net(cell, LINEAR, n_in, n)
-    brainstate.nn.init_all_states(model, batch_size=batch)
-    weights = model.states(brainstate.ParamState)
-    run = lambda xs, ys: brainstate.transform.for_loop(
-        lambda x, y: loss(model(x), y), xs, ys
-    ).mean()
-    grad = brainstate.transform.jit(
-        lambda xs, ys: brainstate.transform.grad(lambda: run(xs, ys), weights)()
-    )
+    model = model_of(cell, shape)
+    brainstate.nn.init_all_states(model, batch_size=shape[2])
+    grad = bptt_grad(model)
     return lambda: grad(xs, ys)
 
 
 def trace_bytes(learner):
+    """The bytes of all traces that a learner carries."""
     states = brainstate.graph.states(learner).values()
-    return sum(
-        a.size * a.dtype.itemsize
-        for s in states
-        if isinstance(s, braintrace.EligibilityTrace)
-        for a in jax.tree.leaves(s.value)
-        if hasattr(a, 'dtype')
-    )
+    traces = [s.value for s in states if isinstance(s, braintrace.EligibilityTrace)]
+    arrays = [a for a in jax.tree.leaves(traces) if hasattr(a, 'dtype')]
+    return sum(a.size * a.dtype.itemsize for a in arrays)
 
 
 def beside(g, true):
@@ -101,53 +88,46 @@ def beside(g, true):
     ]
 
 
+def microseconds(run, shape):
+    """Of one step, the best of several runs over a sequence."""
+    _, ms = best(lambda: jax.tree.leaves(run()), 15, 5)
+    return ms / shape[3] * 1e3
+
+
 def measure(cell, rule, options, shape, true):
-    learner, xs, ys = learner_of(cell, rule, options, shape)
-    run = grad_of(learner, xs, ys)
-    row = dict(
-        us=best(lambda: jax.tree.leaves(run()), 15, 5)[1] / shape[3] * 1e3,
-        bytes=trace_bytes(learner),
-    )
+    """Time, bytes, and cosine and error beside BPTT's gradient in windows of 1 and 16 steps."""
+    learner, run = grad_of(cell, rule, options, shape)
+    row = dict(us=microseconds(run, shape), bytes=trace_bytes(learner))
     if rule == 'ThreeFactor':  # its gradient is not one of the loss
         return row
-    row |= dict(
-        one=beside(
-            flat(
-                grad_of(
-                    *learner_of(cell, rule, options, shape), **({'window': 1} if OURS else {})
-                )()
-            ),
-            true,
-        )
-    )
+    single = {'window': 1} if OURS else {}
+    _, run = grad_of(cell, rule, options, shape, **single)
+    row |= dict(one=beside(flat(run()), true))
     if OURS:
-        learner, xs, ys = learner_of(cell, rule, {**options, 'vjp_method': 'multi-step'}, shape)
-        row |= dict(sixteen=beside(flat(grad_of(learner, xs, ys, window=16)()), true))
+        options = {**options, 'vjp_method': 'multi-step'}
+        _, run = grad_of(cell, rule, options, shape, window=16)
+        row |= dict(sixteen=beside(flat(run()), true))
     return row
+
+
+def measure_all(cell, shape):
+    """Print a row for BPTT and for each rule."""
+    run = bptt(cell, shape)
+    true = flat(run())
+    say(cell=cell, shape=shape, rule='BPTT', us=microseconds(run, shape))
+    rules = {**RULES, **BEYOND} if OURS else RULES
+    for rule, options in rules.items():
+        if shape == SIZES[-1] and rule in HEAVY:
+            continue
+        row = dict(cell=cell, shape=shape, rule=rule)
+        try:
+            row |= measure(cell, rule, options, shape, true)
+        except Exception as error:
+            row |= dict(error=f'{type(error).__name__}: {str(error).splitlines()[0][:100]}')
+        say(**row)
 
 
 if __name__ == '__main__':
     for cell, sizes in CELLS.items():
         for shape in sizes:
-            run = bptt(cell, shape)
-            true = flat(run())
-            print(
-                json.dumps(
-                    dict(
-                        cell=cell,
-                        shape=shape,
-                        rule='BPTT',
-                        us=best(lambda run=run: jax.tree.leaves(run()), 15, 5)[1] / shape[3] * 1e3,
-                    )
-                ),
-                flush=True,
-            )
-            for rule, options in {**RULES, **(BEYOND if OURS else {})}.items():
-                row = dict(cell=cell, shape=shape, rule=rule)
-                if shape == SIZES[-1] and rule in HEAVY:
-                    continue
-                try:
-                    row |= measure(cell, rule, options, shape, true)
-                except Exception as error:
-                    row |= dict(error=f'{type(error).__name__}: {str(error).splitlines()[0][:100]}')
-                print(json.dumps(row), flush=True)
+            measure_all(cell, shape)

@@ -1,8 +1,10 @@
-"""Measures one library in its own environment and prints a line of JSON for each case: `worker.py ours | reference`.
+"""Measures one library in its own environment: `worker.py ours | reference [CASE]`.
 
-With the number of a case it computes the first gradient of that case and ends: who starts the process takes the time.
+It prints a line of JSON for each case. With the number of a case it computes the first gradient of
+that case and ends: who starts the process takes the time.
 """
 
+import functools
 import json
 import sys
 import time
@@ -23,9 +25,12 @@ OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
 
 
 def best(f, repeat=40, limit=20):
-    """Milliseconds of the first and of the best of some later calls, as many as fit into so many seconds."""
+    """Milliseconds of the first and of the best of some later calls.
+
+    At most `repeat` of them, as many as fit into `limit` seconds, and one at least.
+    """
     times, end = [], time.perf_counter() + limit
-    while len(times) < 2 or len(times) <= repeat and time.perf_counter() < end:
+    while len(times) < 2 or (len(times) <= repeat and time.perf_counter() < end):
         start = time.perf_counter()
         jax.block_until_ready(f())
         times.append((time.perf_counter() - start) * 1e3)
@@ -36,29 +41,27 @@ def driver(cell, rule, shape, options):
     """A new learner's compiled gradient of a sequence, as a function of nothing."""
     n_in, n, batch, _ = shape
     xs, ys = data(shape)
-    model = Net(cell, LINEAR, n_in, n)
-    learner = braintrace.compile(
-        model, getattr(braintrace, rule), xs[0], batch_size=batch, seed=0, **OPTIONS.get(rule, {})
-    )
+    model, algorithm = Net(cell, LINEAR, n_in, n), getattr(braintrace, rule)
+    needed = OPTIONS.get(rule, {})
+    learner = braintrace.compile(model, algorithm, xs[0], batch_size=batch, seed=0, **needed)
     options = options if OURS else {}
-    grad = brainstate.transform.jit(
-        lambda xs, ys: learner.etrace_grad(
-            xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options
-        )
-    )
+
+    @brainstate.transform.jit
+    def grad(xs, ys):
+        return learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options)
+
     return learner, lambda: jax.tree.leaves(grad(xs, ys))
 
 
 def sequence(cell, rule, shape, options, again=3):
     """Milliseconds of a first call, the best of some new learners', and of a later one."""
-    first, ms = best(driver(cell, rule, shape, options)[1])
-    return min(
-        [first]
-        + [
-            best(driver(cell, rule, shape, options)[1], 1)[0]
-            for _ in range(again if first < 3000 else 0)
-        ]
-    ), ms
+    _, run = driver(cell, rule, shape, options)
+    first, ms = best(run)
+    firsts = [first]
+    for _ in range(again if first < 3000 else 0):
+        _, run = driver(cell, rule, shape, options)
+        firsts.append(best(run, 1)[0])
+    return min(firsts), ms
 
 
 def hand_written(shape):
@@ -72,13 +75,15 @@ def hand_written(shape):
         ('cell', 'Wh', 'weight'),
         ('out', 'weight'),
     ]
-    params = [
-        (learner.param_states[k].value['weight'], learner.param_states[k].value['bias'])
-        for k in names
-    ]
-    zero = lambda width: (jnp.zeros((batch, width)),) * 2
+    values = [learner.param_states[k].value for k in names]
+    params = [(value['weight'], value['bias']) for value in values]
+    state, inputs = jnp.zeros((batch, n)), jnp.zeros((batch, n_in + n))
+    carry = state, (state, state), (inputs, inputs), 0
     f = jax.jit(pp_prop)
-    run = lambda: f(params, (jnp.zeros((batch, n)), zero(n), zero(n_in + n), 0), xs, ys)
+
+    def run():
+        return f(params, carry, xs, ys)
+
     ours = learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y))
     for k, (weight, bias) in zip(names, run()[0], strict=True):
         for a, b in ((weight, ours[k]['weight']), (bias, ours[k]['bias'])):
@@ -89,23 +94,35 @@ def hand_written(shape):
 
 
 def bptt(cell, shape):
+    """Milliseconds of the first and of a later gradient by BPTT."""
     n_in, n, batch, _ = shape
     xs, ys = data(shape)
     model = brainstate.nn.init_all_states(
         Net(cell, brainstate.nn.Linear, n_in, n), batch_size=batch
     )
-    weights = model.states(brainstate.ParamState)
-    run = lambda xs, ys: brainstate.transform.for_loop(
-        lambda x, y: loss(model(x), y), xs, ys
-    ).mean()
-    grad = brainstate.transform.jit(
-        lambda xs, ys: brainstate.transform.grad(lambda: run(xs, ys), weights)()
-    )
+    grad = bptt_grad(model)
     return best(lambda: jax.tree.leaves(grad(xs, ys)))
 
 
+def bptt_grad(model):
+    """The compiled gradient of the mean loss of a sequence, as a function of inputs and targets."""
+    weights = model.states(brainstate.ParamState)
+
+    def mean_loss(xs, ys):
+        return brainstate.transform.for_loop(lambda x, y: loss(model(x), y), xs, ys).mean()
+
+    @brainstate.transform.jit
+    def grad(xs, ys):
+        return brainstate.transform.grad(lambda: mean_loss(xs, ys), weights)()
+
+    return grad
+
+
 def stream(steps=2000, traces=True):
-    """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample; without traces it is what brainstate itself costs."""
+    """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample.
+
+    Without traces it is what brainstate itself costs.
+    """
     model = Net('gru', LINEAR, 16, 64, 4)
     xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
     if traces:
@@ -117,9 +134,7 @@ def stream(steps=2000, traces=True):
 
     @brainstate.transform.jit
     def step(x):
-        grads = brainstate.transform.grad(lambda: jnp.mean(learner(x) ** 2), weights)()
-        for k, s in weights.items():
-            s.value = jax.tree.map(lambda w, g: w - 1e-3 * g, s.value, grads[k])
+        descend(weights, brainstate.transform.grad(lambda: jnp.mean(learner(x) ** 2), weights)())
 
     def run():
         for t in range(steps):
@@ -129,19 +144,26 @@ def stream(steps=2000, traces=True):
     return best(run, 3)[1] / steps * 1e3
 
 
+def descend(weights, grads):
+    """A small step down the gradient."""
+    for path, state in weights.items():
+        state.value = moved(state.value, grads[path])
+
+
+def moved(params, grads):
+    return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads)
+
+
 def own_stream(steps=2000):
-    """The same through the learner's own `etrace_stream`."""
+    """Microseconds for one step of the learner's own `etrace_stream`, as in `stream`."""
     xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
     learner = braintrace.compile(
         Net('gru', LINEAR, 16, 64, 4), braintrace.D_RTRL, xs[0], batch_size=1, seed=0
     )
     weights = learner.param_states
-
-    def update(grads):
-        for k, s in weights.items():
-            s.value = jax.tree.map(lambda w, g: w - 1e-3 * g, s.value, grads[k])
-
-    live = learner.etrace_stream(step_fn=lambda x: jnp.mean(learner(x) ** 2), update=update)
+    live = learner.etrace_stream(
+        step_fn=lambda x: jnp.mean(learner(x) ** 2), update=lambda grads: descend(weights, grads)
+    )
 
     def run():
         for t in range(steps):
@@ -152,6 +174,8 @@ def own_stream(steps=2000):
 
 
 def pure_stream(steps=2000):
+    """Microseconds for one step of the same GRU as a plain function."""
+
     def step(p, h, x):
         sig = jax.nn.sigmoid
         xh = jnp.concatenate([x, h], -1)
@@ -159,21 +183,19 @@ def pure_stream(steps=2000):
         h = (1 - z) * h + z * jnp.tanh(jnp.concatenate([x, r * h], -1) @ p['Wh'] + p['bh'])
         return h, h @ p['Wo'] + p['bo']
 
-    key = jax.random.split(jax.random.key(0), 5)
+    *keys, data_key = jax.random.split(jax.random.key(0), 5)
     sizes = dict(z=(80, 64), r=(80, 64), h=(80, 64), o=(64, 4))
-    params = {
-        f'W{k}': jax.random.normal(a, s) / 9 for a, (k, s) in zip(key, sizes.items(), strict=False)
-    }
-    params |= {f'b{k}': jnp.zeros(s[1]) for k, s in sizes.items()}
-    xs = list(jax.random.normal(key[4], (8, 1, 1, 16)))
+    params = {}
+    for key, (name, size) in zip(keys, sizes.items(), strict=True):
+        params[f'W{name}'] = jax.random.normal(key, size) / 9
+        params[f'b{name}'] = jnp.zeros(size[1])
+    xs = list(jax.random.normal(data_key, (8, 1, 1, 16)))
     learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0][0])
-    total = lambda out: jnp.mean(out**2)
 
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
     def one(params, carry, x):
-        (grads, _), carry = learner.grad(total, params, carry, x, window=1)
-        return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads), carry
-
-    one = jax.jit(one, donate_argnums=(0, 1))
+        (grads, _), carry = learner.grad(mean_square, params, carry, x, window=1)
+        return moved(params, grads), carry
 
     def run():
         p, c = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
@@ -184,8 +206,15 @@ def pure_stream(steps=2000):
     return best(run, 3)[1] / steps * 1e3
 
 
+def mean_square(out):
+    return jnp.mean(out**2)
+
+
 def rtrl():
-    """Milliseconds of exact RTRL, tanh RNN with 64 units, batch 8, 64 steps, step by step and in blocks of 32."""
+    """Milliseconds of exact RTRL, step by step and in blocks of 32.
+
+    A tanh RNN with 64 units, batch 8, 64 steps.
+    """
 
     def step(p, h, x):
         h = jnp.tanh(x @ p['W'] + h @ p['R'])
@@ -200,10 +229,12 @@ def rtrl():
     xs, ys = jax.random.normal(k[3], (64, 8, 16)), jax.random.normal(k[4], (64, 8, 4))
     learner = braintrace.compile(step, 'rtrl', params, jnp.zeros((8, 64)), xs[0])
     carry = learner.init(params, jnp.zeros((8, 64)))
-    return [
-        best(lambda w=w: learner.grad(loss, params, carry, xs, ys, window=w)[0][0], 2)[1]
-        for w in (1, 32)
-    ]
+
+    def milliseconds(window):
+        _, ms = best(lambda: learner.grad(loss, params, carry, xs, ys, window=window)[0][0], 2)
+        return ms
+
+    return [milliseconds(window) for window in (1, 32)]
 
 
 def memory(length):
@@ -213,38 +244,34 @@ def memory(length):
         h = jnp.tanh(x @ p['W'] + p['a'] * h)
         return h, h
 
-    params, state, xs = (
-        dict(W=jnp.ones((16, 64)), a=jnp.ones(64)),
-        jnp.zeros((4, 64)),
-        jnp.zeros((length, 4, 16)),
-    )
+    params = dict(W=jnp.ones((16, 64)), a=jnp.ones(64))
+    state, xs = jnp.zeros((4, 64)), jnp.zeros((length, 4, 16))
     learner = braintrace.compile(step, 'd_rtrl', params, state, xs[0])
-    f = jax.jit(lambda p, c, x: learner.grad(lambda out: (out**2).mean(), p, c, x))
-    return (
-        f.lower(params, learner.init(params, state), xs)
-        .compile()
-        .memory_analysis()
-        .temp_size_in_bytes
-    )
+    f = jax.jit(lambda p, c, x: learner.grad(mean_square, p, c, x))
+    compiled = f.lower(params, learner.init(params, state), xs).compile()
+    return compiled.memory_analysis().temp_size_in_bytes
 
 
 def compiling():
     """Seconds to compile a GRU, a stack of 100 of them, and a layer of a million units."""
+    # Below the public interface, so that no learner is made; the reference has no such modules.
     from braintrace.frontends.function import trace
-    from braintrace.graph.etrace_graph import compile_step
+    from braintrace.graph.compile import compile_step
 
     def timed(f):
         start = time.perf_counter()
         f()
         return time.perf_counter() - start
 
-    x = jnp.ones((2, 8))
-    stack = lambda n: brainstate.nn.init_all_states(
-        brainstate.nn.Sequential(*[brainstate.nn.GRUCell(8, 8) for _ in range(n)]), batch_size=2
-    )
-    one, many = stack(1), stack(100)
+    def stack(n):
+        layers = [brainstate.nn.GRUCell(8, 8) for _ in range(n)]
+        return brainstate.nn.init_all_states(brainstate.nn.Sequential(*layers), batch_size=2)
+
+    def unit(p, h, x):
+        return jnp.tanh(p * h + jnp.roll(x, 1)), h
+
+    x, one, many = jnp.ones((2, 8)), stack(1), stack(100)
     big = jnp.ones(1_000_000)
-    unit = lambda p, h, x: (jnp.tanh(p * h + jnp.roll(x, 1)), h)
     return dict(
         gru=timed(lambda: braintrace.compile_etrace_graph(one, x)),
         stack=timed(lambda: braintrace.compile_etrace_graph(many, x)),
@@ -253,12 +280,18 @@ def compiling():
 
 
 def say(**row):
+    """Print a row as a line of JSON."""
     print(json.dumps(row), flush=True)
 
 
-if __name__ == '__main__' and len(sys.argv) > 2:
-    jax.block_until_ready(driver(*CASES[int(sys.argv[2])][1:])[1]())
-elif __name__ == '__main__':
+def first_gradient(number):
+    """The first gradient of a case."""
+    _, *case = CASES[number]
+    _, run = driver(*case)
+    jax.block_until_ready(run())
+
+
+def main():
     for name, cell, rule, shape, options in CASES:
         first, ms = sequence(cell, rule, shape, options)
         say(case=name, cell=cell, shape=shape, first=first, ms=ms)
@@ -267,11 +300,8 @@ elif __name__ == '__main__':
             say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
     if OURS:
         for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
-            say(
-                case='fused',
-                cell=cell,
-                ms=best(driver(cell, 'D_RTRL', (64, 128, 16, 100), {})[1])[1],
-            )
+            _, run = driver(cell, 'D_RTRL', (64, 128, 16, 100), {})
+            say(case='fused', cell=cell, ms=best(run)[1])
     say(case='stream', us=stream())
     if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))
@@ -281,3 +311,10 @@ elif __name__ == '__main__':
         say(case='rtrl', ms=rtrl())
         say(case='compiling', seconds=compiling())
         say(case='memory', bytes={n: memory(n) for n in (100, 1000, 10000)})
+
+
+if __name__ == '__main__':
+    if len(sys.argv) > 2:
+        first_gradient(int(sys.argv[2]))
+    else:
+        main()

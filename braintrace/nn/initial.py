@@ -75,7 +75,7 @@ def check_sizes(layer: Any, **sizes: Any) -> None:
 
 
 def _is_positive_integer(n: Any) -> bool:
-    return isinstance(n, int | np.integer) and not isinstance(n, bool) and n >= 1
+    return isinstance(n, int | np.integer) and not isinstance(n, bool) and int(n) >= 1
 
 
 def check_input(layer: Any, x: Any) -> None:

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import Var, source_line
-from ..graph.relations import Origin
+from .._jax import Atom, Var, source_line
+from ..graph.analysis import Analysis
+from ..graph.compile import Graph
+from ..graph.relations import Relation
+from ..graph.sources import Origin
 from ..step import dotted
 from . import render
 from .boxes import Edge, Node
 from .figure import new_figure
-from .published import compiled_of
+from .published import Published, compiled_of
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Picture:
     _repr_svg_ = svg
 
 
-def draw(graph: Any) -> Picture:
+def draw(graph: Graph | Published) -> Picture:
     """The compiled model as a picture, and who feeds whom in it.
 
     It has the inputs, the weights, the ops that they enter, the hidden groups and the outputs.
@@ -73,7 +76,7 @@ def draw(graph: Any) -> Picture:
             classDef ...
     """
     compiled = compiled_of(graph)
-    if not hasattr(compiled, 'analysis'):
+    if not isinstance(compiled, Graph):
         raise TypeError(
             f'`draw` takes a compiled graph (`learner.graph`), got {type(graph).__name__}.'
         )
@@ -90,7 +93,7 @@ def draw(graph: Any) -> Picture:
     return Picture(tuple(nodes), tuple(marked))
 
 
-def _nodes(graph: Any, kinds: list[str], weights: list[list[int]]) -> list[Node]:
+def _nodes(graph: Graph, kinds: list[str], weights: list[list[int]]) -> list[Node]:
     """All boxes. `kinds` has the kind of each use, `weights` the numbers of its parameters."""
     step = graph.step
     inputs = [
@@ -128,13 +131,13 @@ def _kind_of_weight(weight: int, kinds: list[str], weights: list[list[int]]) -> 
     return telling[0] if telling else 'readout'
 
 
-def _weights_of_uses(graph: Any) -> list[list[int]]:
+def _weights_of_uses(graph: Graph) -> list[list[int]]:
     """For each use, the numbers of the parameters that its weight is made from."""
     origin = Origin(graph.step)
     return [[source.index for source in origin.of(use.w)] for use in graph.analysis.uses]
 
 
-def _traced_ways(graph: Any) -> set[tuple[str, str]]:
+def _traced_ways(graph: Graph) -> set[tuple[str, str]]:
     """The ways from an op into a group that a trace follows."""
     relations = _relations_by_use(graph)
     return {
@@ -144,16 +147,16 @@ def _traced_ways(graph: Any) -> set[tuple[str, str]]:
     }
 
 
-def _relations_by_use(graph: Any) -> dict[int, Any]:
+def _relations_by_use(graph: Graph) -> dict[int, Relation]:
     """The relation of each use that has one, by the number of the use."""
-    number = {(use.y, use.operand): u for u, use in enumerate(graph.analysis.uses)}
-    return {number[r.use.y, r.use.operand]: r for r in graph.relations}
+    number = {use: u for u, use in enumerate(graph.analysis.uses)}
+    return {number[relation.use]: relation for relation in graph.relations}
 
 
 Sources = frozenset[tuple[str, bool]]  # names of nodes, and whether their past value is meant
 
 
-def _data_edges(graph: Any) -> set[Edge]:
+def _data_edges(graph: Graph) -> set[Edge]:
     """Who feeds whom at once, without the weights.
 
     Each value remembers the nearest inputs, ops and groups that it is made of.
@@ -167,7 +170,7 @@ def _data_edges(graph: Any) -> set[Edge]:
     for g in graph.groups:
         sources |= {v: frozenset([(f'g{g.index}', True)]) for v in g.invars}
 
-    def sources_of(atom: Any) -> Sources:
+    def sources_of(atom: Atom) -> Sources:
         return sources.get(atom, frozenset()) if isinstance(atom, Var) else frozenset()
 
     edges: set[Edge] = set()
@@ -191,7 +194,7 @@ def _feeding(sources: Sources, target: str) -> set[Edge]:
     return {Edge(source, target, past) for source, past in sources if past or source != target}
 
 
-def _ops_by_value(graph: Any) -> dict[Var, list[str]]:
+def _ops_by_value(graph: Graph) -> dict[Var, list[str]]:
     """The nodes of the ops that make a value."""
     ops: dict[Var, list[str]] = defaultdict(list)
     for u, use in enumerate(graph.analysis.uses):
@@ -200,7 +203,7 @@ def _ops_by_value(graph: Any) -> dict[Var, list[str]]:
     return dict(ops)
 
 
-def _kinds_of_uses(graph: Any, edges: Iterable[Edge]) -> list[str]:
+def _kinds_of_uses(graph: Graph, edges: Iterable[Edge]) -> list[str]:
     """The kind of box of each op."""
     relations = _relations_by_use(graph)
     leading = _leading_to_groups(edges)
@@ -213,11 +216,11 @@ def _kinds_of_uses(graph: Any, edges: Iterable[Edge]) -> list[str]:
     return [kind(u) for u in range(len(graph.analysis.uses))]
 
 
-def _is_partial(analysis: Any, use: int, relation: Any) -> bool:
+def _is_partial(analysis: Analysis, use: int, relation: Relation) -> bool:
     """Whether the output of a traced op also reaches a state of its groups in a mixed way."""
     seed = analysis.seed(use)
     states = [analysis.dep(new) for group in relation.groups for new in group.outvars]
-    return any(seed in dep.live and dep.mixed >> seed & 1 for dep in states)
+    return any(seed in dep.live and bool(dep.mixed >> seed & 1) for dep in states)
 
 
 def _leading_to_groups(edges: Iterable[Edge]) -> set[str]:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
+
+from ..graph.compile import Graph
 
 
-def compiled_of(graph: Any) -> Any:
-    """The compiled graph behind a published one (its `compiled`); a compiled one is given back."""
-    return getattr(graph, 'compiled', graph)
+class Published(Protocol):
+    """A view of a compiled graph, as `braintrace.ETraceGraph` is."""
+
+    @property
+    def compiled(self) -> Graph: ...
+
+
+def compiled_of(graph: Graph | Published) -> Graph:
+    """The compiled graph behind a published one; a compiled one is given back."""
+    compiled: Any = getattr(graph, 'compiled', graph)
+    return compiled

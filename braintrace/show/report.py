@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple, TextIO
+from typing import NamedTuple, TextIO
 
 from .._jax import Var, source_line
+from ..graph.compile import Graph
 from ..graph.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
+from ..graph.groups import Group
+from ..graph.relations import Relation
 from ..step import Leaf, dotted
-from .published import compiled_of
+from .published import Published, compiled_of
 from .text import bytes_as_text
 
 
@@ -41,7 +44,7 @@ class CompilationReport:
         [(('W', 'weight'), [0]), (('W', 'weight'), [0])]
     """
 
-    def __init__(self, graph: Any, memory: dict[str, int] | None = None):
+    def __init__(self, graph: Graph | Published, memory: dict[str, int] | None = None):
         self.graph, self.memory = graph, memory
         self._compiled = compiled_of(graph)
 
@@ -153,7 +156,7 @@ class CompilationReport:
         step = self._compiled.step
         return zip(step.params, step.param_vars, strict=True)
 
-    def _relations_of(self, v: Var) -> list[Any]:
+    def _relations_of(self, v: Var) -> list[Relation]:
         """The relations whose weight is made from this parameter."""
         return [
             relation
@@ -193,14 +196,14 @@ class CompilationReport:
         return 'The step does not use it: its gradient is zero.'
 
 
-def _way(relation: Any, group: Any) -> str:
+def _way(relation: Relation, group: Group) -> str:
     meets = relation.use.meets
     size = trace_bytes(relation, group)
     cost = bytes_as_text(size) if size else 'nothing to carry'
     return f'group {group.index} through `{meets.primitive.name}` at {source_line(meets)}, {cost}'
 
 
-def trace_bytes(relation: Any, group: Any) -> int:
+def trace_bytes(relation: Relation, group: Group) -> int:
     """The memory of the position-wise trace of one weight into one group."""
     entries = len(group.carried) * len(relation.maps[group.index])
     return entries * math.prod(relation.trace_shape()) * relation.w_var.aval.dtype.itemsize

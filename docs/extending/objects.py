@@ -46,12 +46,12 @@ def held(model, kind):
     return {'.'.join(path): cell for path, cell in cells(model) if isinstance(cell, kind)}
 
 
-def values(cells):
-    """The present values, by name."""
-    return {name: cell.value for name, cell in cells.items()}
+def values(named):
+    """The present values of cells, by name."""
+    return {name: cell.value for name, cell in named.items()}
 
 
-def write(cells, new):
-    """Give the cells new values, by name."""
-    for name, cell in cells.items():
+def write(named, new):
+    """Give cells new values, by name."""
+    for name, cell in named.items():
         cell.value = new[name]

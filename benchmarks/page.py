@@ -1,0 +1,192 @@
+"""The page of the benchmarks, in markdown, from the rows that the workers print."""
+
+import platform
+
+ONE_GRADIENT = (
+    '| rule | model, inputs-units-batch-steps | ours, ms | 0.2.6, ms | faster by | BPTT, ms '
+    '| ours / BPTT | first call, ours / 0.2.6, ms | a process to the first gradient, s |\n'
+    '|---|---|---|---|---|---|---|---|---|'
+)
+EVERY_RULE = """## Every rule
+
+One `etrace_grad`, traces carried on, in blocks as `window='auto'` picks them; inputs-units-batch-\
+steps beside the model. Cosine and relative error of the
+gradient beside BPTT's: in windows of one step, that is with single-step credit (as in 0.2.6), and \
+with exact credit inside windows of 16 steps. RTRL, KFRTRL,
+LowRankRTRL and UORO have exact credit inside windows by default, so that their time is that of \
+longer blocks. SnAp of 0.2.6 leaves out the reset gate of a
+GRU; ours follows it to all units it reaches, which costs more.
+
+| model | rule | us a step, ours | 0.2.6 | BPTT | bytes of traces, ours | 0.2.6 \
+| ours, cosine and error | 0.2.6 | ours, window 16 |
+|---|---|---|---|---|---|---|---|---|---|"""
+HOW_TO_REPEAT = """## How to repeat it
+
+`make bench` sets up one environment with this project and one with braintrace 0.2.6, runs \
+`benchmarks/worker.py` and `benchmarks/rules.py` in each, and
+writes this page. Both libraries are used through their public interface, on the models of \
+`benchmarks/models.py`, which are written once for both: only the
+class of linear layers differs. Keep the machine idle meanwhile: it takes about half an hour.
+"""
+
+
+def report(ours, theirs, starts):
+    """The cases of `worker.py`: rows of ours, of the reference, and seconds of whole processes."""
+    by_case = {row['case']: row for row in ours}
+    yield (
+        f'# Benchmarks\n\nMeasured by `make bench` on {cpu()}, {platform.system()}, float32, best '
+        'of several calls, each library in its own environment.\n'
+    )
+    yield from one_gradient(ours, theirs, starts, by_case['pp_prop by hand']['ms'])
+    yield from streams(by_case, next(row for row in theirs if row['case'] == 'stream')['us'])
+    fused = [f'{row["cell"]} {row["ms"]:.1f} ms' for row in ours if row['case'] == 'fused']
+    yield (
+        '## One product a step\n\nD_RTRL with traces carried on, 64-128-16-100: '
+        f'{", ".join(fused)}.\n'
+    )
+    one, block = by_case['rtrl']['ms']
+    yield (
+        f'## Exact RTRL\n\ntanh RNN, 64 units, batch 8, 64 steps: step by step {one:.0f} ms, '
+        f'in blocks of 32 {block:.1f} ms, {one / block:.0f} x faster.\n'
+    )
+    seconds = by_case['compiling']['seconds']
+    yield (
+        f'## Compiling the graph\n\nOne GRU {seconds["gru"]:.2f} s, a stack of 100 '
+        f'{seconds["stack"]:.2f} s, a layer of a million units {seconds["million"]:.2f} s.\n'
+    )
+    sizes = by_case['memory']['bytes'].items()
+    yield (
+        '## Memory\n\nTemporary bytes of a compiled D_RTRL driver (leaky layer 16-64, batch 4) by '
+        'length of the sequence: '
+        + ', '.join(f'{steps} steps {size / 1e6:.2f} MB' for steps, size in sizes)
+        + '.\n'
+    )
+
+
+def cpu():
+    """What the machine calls its processor."""
+    try:
+        with open('/proc/cpuinfo') as file:
+            return next(
+                line.split(':')[1].strip() for line in file if line.startswith('model name')
+            )
+    except (OSError, StopIteration):
+        return platform.processor() or 'unknown CPU'
+
+
+def model_of(row):
+    return f'{row["cell"].upper()} {"-".join(map(str, row["shape"]))}'
+
+
+def one_gradient(ours, theirs, starts, by_hand):
+    """The table of the cases of a whole sequence."""
+    yield '## One gradient of a sequence\n'
+    yield ONE_GRADIENT
+    cases = [row for row in ours if 'shape' in row and row['case'] != 'BPTT']
+    for row, (our_start, their_start) in zip(cases, starts, strict=True):
+        other = find(theirs, row['case'], row['cell'], row['shape'])
+        bptt = find(ours, 'BPTT', row['cell'], row['shape'])
+        cells = [
+            row['case'],
+            model_of(row),
+            f'{row["ms"]:.1f}',
+            f'{other["ms"]:.1f}',
+            f'{other["ms"] / row["ms"]:.1f} x',
+            f'{bptt["ms"]:.1f}',
+            f'{row["ms"] / bptt["ms"]:.2f}',
+            f'{row["first"]:.0f} / {other["first"]:.0f}',
+            f'{our_start:.1f} / {their_start:.1f}',
+        ]
+        yield table_row(cells)
+    yield (
+        '\nUnder single-step credit 0.2.6 gives the read-out and the reset gate of the GRU a '
+        'gradient of zero, and so does less work; ours get their same-step gradients. pp_prop with '
+        'all gradients written out by hand in JAX for this one GRU (`benchmarks/by_hand.py`): '
+        f'{by_hand:.1f} ms.\n'
+    )
+
+
+def find(rows, case, cell, shape):
+    """The row of this case."""
+    wanted = case, cell, shape
+    return next(r for r in rows if (r['case'], r.get('cell'), r.get('shape')) == wanted)
+
+
+def table_row(cells):
+    return f'| {" | ".join(cells)} |'
+
+
+def streams(by_case, reference):
+    """The table of streams; `reference` are microseconds a step of 0.2.6."""
+    yield '## A stream: one jitted call and one update for each step, GRU 16-64-4\n'
+    yield '| learner | microseconds a step | against 0.2.6 |\n|---|---|---|'
+    learners = {
+        'plain function': 'pure stream',
+        'brainstate module, `etrace_stream`': 'own stream',
+        "brainstate module, in brainstate's `jit`": 'stream',
+        "backpropagation of the one step alone, no traces, in brainstate's `jit`": 'floor',
+    }
+    for learner, case in learners.items():
+        us = by_case[case]['us']
+        yield table_row([learner, f'{us:.0f}', f'{us / reference:.2f}'])
+    yield f"| 0.2.6, in brainstate's `jit` | {reference:.0f} | 1 |\n"
+
+
+def report_rules(ours, theirs):
+    """The rows of `rules.py`, of ours and of the reference, and where ours is behind."""
+    other = {key(row): row for row in theirs}
+    yield EVERY_RULE
+    bptt, pairs = None, []
+    for row in ours:
+        if row['rule'] == 'BPTT':
+            bptt = row
+            continue
+        pairs.append((row, other.get(key(row), {})))
+        yield rule_row(*pairs[-1], bptt)
+    slower = [named(r) for r, o in pairs if 'us' in r and 'us' in o and r['us'] > o['us']]
+    yield f'\nSlower than 0.2.6: {", ".join(slower) or "none"}.\n'
+    further = [named(r) for r, o in pairs if is_further(r, o)]
+    yield f'Further from BPTT than 0.2.6: {", ".join(further) or "none"}.\n'
+    failed = {f'{row["cell"].upper()}: {row["error"]}' for row in theirs if 'error' in row}
+    yield f'Where 0.2.6 fails: {"; ".join(sorted(failed)) or "nowhere"}\n'
+    yield HOW_TO_REPEAT
+
+
+def key(row):
+    return row['cell'], str(row['shape']), row['rule']
+
+
+def named(row):
+    return f'{row["rule"]} on {model_of(row)}'
+
+
+def is_further(row, other):
+    """Whether the gradient of ours is clearly further from BPTT's, in windows of one step."""
+    return 'one' in row and 'one' in other and row['one'][1] > other['one'][1] + 0.01
+
+
+def rule_row(row, other, bptt):
+    """One line of the table: ours, the reference (empty if it lacks the rule), and BPTT."""
+    cells = [
+        model_of(row),
+        row['rule'],
+        number(row, 'us'),
+        number(other, 'us'),
+        f'{bptt["us"]:.0f}',
+        number(row, 'bytes'),
+        number(other, 'bytes'),
+        cosine_and_error(row, 'one'),
+        cosine_and_error(other, 'one'),
+        cosine_and_error(row, 'sixteen'),
+    ]
+    return table_row(cells)
+
+
+def number(row, what):
+    if what in row:
+        return f'{row[what]:.0f}'
+    return 'fails' if 'error' in row else '-'
+
+
+def cosine_and_error(row, what):
+    return '{:.3f}, {:.2g}'.format(*row[what]) if what in row else '-'
