@@ -138,17 +138,30 @@ __all__ = sorted(_WHERE)
 
 
 def __getattr__(name: str):
+    try:
+        return _find(name)
+    except ModuleNotFoundError as error:
+        missing = (error.name or '').split('.')[0]
+        if missing not in _EXTRAS:
+            raise
+        raise ImportError(
+            f'`braintrace.{name}`: {missing} is needed for this: pip install {missing}',
+            name=missing,
+        ) from error
+
+
+def _find(name: str):
     if name in _PARTS:
-        return _load(name)
+        return _import_module(f'.{name}', __name__)
     if name in _LEGACY:
         _deprecated(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.')
-        return getattr(_load('compat.version_0_1'), name)
+        return getattr(_import_module('.compat.version_0_1', __name__), name)
     if name in _LAYERS:
         _deprecated(f'`braintrace.{name}` is `braintrace.nn.{name}`: use it from there.')
-        return getattr(_load('nn'), name)
+        return getattr(_import_module('.nn', __name__), name)
     if name not in _WHERE:
         raise AttributeError(f'module {__name__!r} has no attribute {name!r}')
-    value = getattr(_load(_WHERE[name]), name)
+    value = getattr(_import_module(f'.{_WHERE[name]}', __name__), name)
     if isinstance(value, type) and value.__qualname__ in _WHERE:
         # A public class is shown and pickled by its public name, wherever it is written.
         value.__module__ = __name__
@@ -156,22 +169,8 @@ def __getattr__(name: str):
     return value
 
 
-def _load(module: str):
-    """A module of the package; what is missing for it is named with its remedy."""
-    try:
-        return _import_module(f'.{module}', __name__)
-    except ModuleNotFoundError as error:
-        missing = (error.name or '').split('.')[0]
-        if missing not in _EXTRAS:
-            raise
-        raise ImportError(
-            f'`braintrace.{module}`: {missing} is needed for this: pip install {missing}',
-            name=missing,
-        ) from error
-
-
 def _deprecated(message: str) -> None:
-    _warnings.warn(message, DeprecationWarning, stacklevel=3)
+    _warnings.warn(message, DeprecationWarning, stacklevel=4)
 
 
 def __dir__():

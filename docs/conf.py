@@ -4,7 +4,7 @@ import inspect
 
 import braintrace
 
-project, author = 'braintrace', 'the braintrace authors'
+project, author = 'braintrace', 'The braintrace developers'
 release = version = braintrace.__version__
 extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
 exclude_patterns = ['_build']
