@@ -1,4 +1,5 @@
-"""Promises about the code base: who imports whom, what an import costs, and that compiling is repeatable."""
+"""Promises about the code base: who imports whom, what an import costs, and that compiling is
+repeatable."""
 
 import ast
 import pathlib
