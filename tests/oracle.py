@@ -3,47 +3,52 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+from inside import analysis_of, flat_program, graph_of, layout_and_window, records_of
+from jax.core import eval_jaxpr
 
-from braintrace._jax import Literal, new_jaxpr, run_jaxpr
-from braintrace.compat.records import published
-from braintrace.frontends.function import trace
-from braintrace.graph.compile import compile_step
-from braintrace.graph.diagnostics import DiagnosticKind
+from braintrace import DiagnosticKind
+from braintrace._jax import Literal, bind, new_jaxpr
 from braintrace.ops.axes import gradient
+
+MOST = 4  # maps of one seed in one value; what depends on more elements is mixed
 
 
 def check_step(fn, params, state, *inputs, policy=None):
-    """Compile `fn` and check every claim; gives the published graph."""
-    graph = compile_step(trace(fn, params, state, *inputs)[0], policy=policy)
-    analysis = graph.analysis
+    """Compile `fn` and check every claim; gives the graph."""
+    graph = graph_of(fn, params, state, *inputs, policy=policy)
     leaves = jax.tree.leaves((params, state, inputs))
-    values = all_values(graph.step, leaves)
-    plain = lambda p, s: jax.tree.leaves(fn(p, s, *inputs)[0])
+    values = all_values(graph, leaves)
+
+    def plain(p, s):
+        return jax.tree.leaves(fn(p, s, *inputs)[0])
+
     for v, w in zip(graph.step.hidden_outs, plain(params, state), strict=True):
         np.testing.assert_allclose(values[v], w, atol=1e-12)
     true = jax.jacrev(plain, (0, 1))(params, state)
     dp, ds = ([[np.asarray(a) for a in jax.tree.leaves(row[k])] for row in true] for k in (0, 1))
-    check_flat(graph.step, leaves, dp, ds)
-    check_maps(analysis, ds)
-    check_groups(published(graph), values, ds)
+    check_flat(graph, leaves, dp, ds)
+    check_maps(analysis_of(graph), ds)
+    check_groups(records_of(graph), values, ds)
     check_relations(graph, values, dp, jax.tree.leaves(params))
-    return published(graph)
+    return graph
 
 
-def all_values(step, leaves):
+def all_values(graph, leaves):
     """The value of every variable."""
-    jaxpr = step.jaxpr
+    jaxpr, captured = flat_program(graph)
     every = [*jaxpr.invars, *[v for e in jaxpr.eqns for v in e.outvars]]
-    program = new_jaxpr(jaxpr.invars, every, jaxpr.eqns)
-    return dict(zip(every, run_jaxpr(program, *step.captured, *leaves), strict=True))
+    values = eval_jaxpr(new_jaxpr(jaxpr.invars, every, jaxpr.eqns), (), *captured, *leaves)
+    return dict(zip(every, values, strict=True))
 
 
-def check_flat(step, leaves, dp, ds):
+def check_flat(graph, leaves, dp, ds):
     """The flat program has the derivatives of the original."""
-    n, m = len(step.params), len(step.params) + len(step.hidden)
+    n = len(graph.step.params)
+    m = n + len(graph.step.hidden)
+    jaxpr, captured = flat_program(graph)
 
     def run(*moving):
-        return run_jaxpr(step.jaxpr, *step.captured, *moving, *leaves[m:])[: m - n]
+        return eval_jaxpr(jaxpr, (), *captured, *moving, *leaves[m:])[: m - n]
 
     for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
         for a, b in zip(row, [*p, *s], strict=True):
@@ -52,11 +57,12 @@ def check_flat(step, leaves, dp, ds):
 
 def check_maps(analysis, ds):
     """Outside the claimed pattern the Jacobian is zero."""
+    hidden = analysis.step.hidden
     for row in analysis.rows:
+        dep = analysis.of_row(row)
         for i, old in enumerate(analysis.rows):
-            true = ds[analysis.step.hidden.index(row.leaf)][analysis.step.hidden.index(old.leaf)]
-            dep, n = analysis.of_row(row), int(np.prod(old.shape))
-            true = true.reshape(int(np.prod(row.shape)), n)
+            true = ds[hidden.index(row.leaf)][hidden.index(old.leaf)]
+            true = true.reshape(int(np.prod(row.shape)), int(np.prod(old.shape)))
             allowed = np.full(true.shape, bool(dep.mixed >> i & 1))
             mark(allowed, dep.maps.get(i, ()))
             assert not true[~allowed].any(), f'{row.leaf.name} by {old.leaf.name}: claimed {dep}'
@@ -69,7 +75,8 @@ def mark(allowed, maps, transposed=False):
 
 
 def check_groups(graph, values, ds):
-    """The diagonal of the transition is what `diagonal_jacobian` says, and where nothing was cut the transition is the whole truth."""
+    """The diagonal of the transition is what `diagonal_jacobian` says, and where nothing was cut
+    the transition is the whole truth."""
     order = {leaf.path: i for i, leaf in enumerate(graph.step.hidden)}
     cut = {
         r.hidden_paths
@@ -77,103 +84,92 @@ def check_groups(graph, values, ds):
         if 'moves values' not in r.message
     }
     for g in graph.hidden_groups:
-        hidden, consts = (
-            [values[v] for v in g.hidden_invars],
-            [values[v] for v in g.transition_jaxpr_constvars],
-        )
-        full, diagonal = (
-            np.asarray(g.full_jacobian(hidden, consts)),
-            np.asarray(g.diagonal_jacobian(hidden, consts)),
-        )
+        hidden = [values[v] for v in g.hidden_invars]
+        consts = [values[v] for v in g.transition_jaxpr_constvars]
+        full = np.asarray(g.full_jacobian(hidden, consts))
+        diagonal = np.asarray(g.diagonal_jacobian(hidden, consts))
         S, n = g.num_state, int(np.prod(g.varshape))
         full = full.reshape(n, S, n, S)
         np.testing.assert_allclose(
             diagonal.reshape(n, S, S), full[np.arange(n), :, np.arange(n), :], atol=1e-12
         )
-        if tuple(g.hidden_paths) not in cut:
-            for a, p in enumerate(g.hidden_paths):
-                for b, q in enumerate(g.hidden_paths):
-                    np.testing.assert_allclose(
-                        full[:, a, :, b], ds[order[p]][order[q]].reshape(n, n), atol=1e-12
-                    )
+        if tuple(g.hidden_paths) in cut:
+            continue
+        for a, p in enumerate(g.hidden_paths):
+            for b, q in enumerate(g.hidden_paths):
+                true = ds[order[p]][order[q]].reshape(n, n)
+                np.testing.assert_allclose(full[:, a, :, b], true, atol=1e-12)
 
 
 def check_relations(graph, values, dp, params):
-    """phi, labels and maps together give the derivative of the new state by the parameters, where no part of it was declared mixed."""
-    analysis = graph.analysis
-    outs = graph.step.hidden_outs
+    """phi, labels and maps together give the derivative of the new state by the parameters, where
+    no part of it was declared mixed."""
+    analysis, outs = analysis_of(graph), graph.step.hidden_outs
     total = [[np.zeros((v.aval.size, p.size)) for p in params] for v in outs]
     weights, pull = jax.vjp(lambda *p: graph.weights(p), *params)
-    for k, r in enumerate(graph.relations):
+    for k, r in enumerate(records_of(graph).hidden_param_op_relations):
         x = r.operand([a.val if isinstance(a, Literal) else values[a] for a in r.use.eqn.invars])
-        for g in r.groups:
-            tail = analysis.along([analysis.seed_of(r.use)], [r.y_var], g.outvars)
-            free = [values[v] for v in tail.free]
-            slopes = jax.jacrev(lambda y, t=tail, c=free: t(c, y))(values[r.y_var])
-            for v, d in zip(g.outvars, slopes, strict=True):
-                n = v.aval.size
-                d = np.asarray(d).reshape(n, *r.y_var.aval.shape)
-                fed = np.zeros((n, r.y_var.aval.size), bool)
-                mark(fed, r.maps[g.index], transposed=True)
-                assert not d.reshape(n, -1)[~fed].any(), (
-                    'a unit is fed by an element that its map does not name'
-                )
-                dw = jax.vmap(
-                    lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None])
-                )(d)
-                ct = [
-                    jnp.asarray(dw) if i == k else jnp.zeros((n, *w.shape), w.dtype)
-                    for i, w in enumerate(weights)
-                ]
-                for q, back in enumerate(jax.vmap(pull)(ct)):
-                    total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)
+        for v, d in tail_slopes(r, values):
+            n = v.aval.size
+            dw = jax.vmap(
+                lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None])
+            )(d)
+            ct = [jnp.zeros((n, *w.shape), w.dtype) for w in weights]
+            ct[k] = jnp.asarray(dw)
+            for q, back in enumerate(jax.vmap(pull)(ct)):
+                total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)
     for j, v in enumerate(outs):
-        for q, var in enumerate(analysis.step.param_vars):
+        for q, var in enumerate(graph.step.param_vars):
             parts = [u for u, use in enumerate(analysis.uses) if stems_from(analysis, use.w, var)]
-            crowded = graph.explain(
+            crowded = records_of(graph).explain(
                 kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH,
-                weight_path=analysis.step.params[q].path,
+                weight_path=graph.step.params[q].path,
             )
-            if not crowded and not any(analysis.dep(v).mixed >> analysis.seed(u) & 1 for u in parts):
-                np.testing.assert_allclose(
-                    total[j][q], dp[j][q].reshape(v.aval.size, -1), atol=1e-10
-                )
+            mixed = any(analysis.dep(v).mixed >> analysis.seed(u) & 1 for u in parts)
+            if not crowded and not mixed:
+                true = dp[j][q].reshape(v.aval.size, -1)
+                np.testing.assert_allclose(total[j][q], true, atol=1e-10)
+
+
+def tail_slopes(r, values):
+    """For each new state that a relation feeds, its derivative by the op's output `(n, *y)`; only
+    elements that the maps name may feed it."""
+    for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
+        consts = [values[v] for v in tail.constvars]
+        slopes = jax.jacrev(lambda y, t=tail, c=consts: eval_jaxpr(t, c, y))(values[r.y])
+        for v, d in zip(g.hidden_outvars, slopes, strict=True):
+            d = np.asarray(d).reshape(v.aval.size, *r.y.aval.shape)
+            fed = np.zeros((v.aval.size, r.y.aval.size), bool)
+            mark(fed, r.maps[g.index], transposed=True)
+            assert not d.reshape(fed.shape)[~fed].any(), (
+                'a unit is fed by an element that its map does not name'
+            )
+            yield v, d
 
 
 def check_factors(graph, params, state, *inputs):
-    """What a window pulls back, D and df, are the diagonal of the transitions and the elements of the tails that the maps name."""
-    from braintrace.engine.evaluate import Program
-    from braintrace.engine.window import Window
-    from braintrace.plan.layout import lay_out
-
-    layout = lay_out(graph.compiled)
-    leaves, n = jax.tree.leaves((params, state, inputs)), len(graph.step.params)
-    values, m = all_values(graph.step, leaves), n + len(graph.step.hidden)
-    window = Window(Program(layout), leaves[:n], leaves[n:m], [], [a[None] for a in leaves[m:]], 1)
+    """What a window pulls back, D and df, are the diagonal of the transitions and the elements of
+    the tails that the maps name."""
+    leaves = jax.tree.leaves((params, state, inputs))
+    values = all_values(graph, leaves)
+    layout, window = layout_and_window(graph, leaves)
+    groups = records_of(graph).hidden_groups
     for s in layout.slots:
-        g, rows = graph.hidden_groups[s.group], layout.units[s.group].rows
+        g, rows = groups[s.group], layout.units[s.group].rows
         order = [g.hidden_invars.index(row.old) for row in rows]
         D = g.diagonal_jacobian(
             [values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars]
         )
-        np.testing.assert_allclose(
-            window.transition(s.group)[0],
-            np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)],
-            atol=1e-11,
-        )
+        D = np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)]
+        np.testing.assert_allclose(window.transition(s.group)[0], D, atol=1e-11)
         for f in s.feeds:
             r, unit = layout.relations[f.relation], f.unit.ravel()
-            analysis = graph.compiled.analysis
-            tail = analysis.along([analysis.seed_of(r.use)], [r.y_var], g.hidden_outvars)
-            free = [values[v] for v in tail.free]
-            true = jax.jacrev(lambda y, t=tail, c=free: t(c, y))(values[r.y_var])
+            slopes = dict(tail_slopes(r, values))
             for df, k in zip(window.slope(f.relation, s.group, f.unit)[0], order, strict=True):
-                df, named = (
-                    df.ravel(),
-                    np.asarray(true[k]).reshape(-1, unit.size)[unit.clip(0), np.arange(unit.size)],
-                )
+                true = slopes[g.hidden_outvars[k]].reshape(-1, unit.size)
+                named = true[unit.clip(0), np.arange(unit.size)]
                 np.testing.assert_allclose(
-                    np.where(unit >= 0, df, 0), np.where(unit >= 0, named, 0), atol=1e-11
+                    np.where(unit >= 0, df.ravel(), 0), np.where(unit >= 0, named, 0), atol=1e-11
                 )
 
 
@@ -184,5 +180,72 @@ def stems_from(analysis, w, var):
         if a is var:
             return True
         if a in analysis.made_by:
-            todo += [b for b in analysis.eqns[analysis.made_by[a]].invars if not isinstance(b, Literal)]
+            made = analysis.eqns[analysis.made_by[a]]
+            todo += [b for b in made.invars if not isinstance(b, Literal)]
+    return False
+
+
+def position_wise_pairs(graph, points):
+    """Over all new states and all seeds (old states, outputs of ops): how many pairs are position
+    by position in truth, at each of the `points` (values of all leaves), and how many of these the
+    compiler calls mixed. Pairs with a product of a weight between them are mixed by definition."""
+    analysis = analysis_of(graph)
+    seeds = dict(enumerate(row.old for row in analysis.rows))
+    seeds |= {analysis.seed(u): use.y[0] for u, use in enumerate(analysis.uses) if len(use.y) == 1}
+    slopes = nonzero_slopes(graph, list(seeds.values()), points)
+    there = overdeclared = 0
+    for j, row in enumerate(analysis.rows):
+        dep = analysis.of_row(row)
+        for (i, _), by_seed in zip(seeds.items(), slopes, strict=True):
+            pattern = by_seed[j]
+            sparse = 0 < pattern.sum(1).max(initial=0) <= MOST
+            if sparse and not product_between(analysis, i, dep):
+                there += 1
+                overdeclared += dep.mixed >> i & 1
+    return there, overdeclared
+
+
+def nonzero_slopes(graph, seeds, points):
+    """For each seed and each new state: which elements depend on which, `(n, m)`, at some point."""
+    jaxpr, captured = flat_program(graph)
+    outs = graph.step.hidden_outs
+
+    def run(added, leaves):
+        values = {}
+
+        def read(a):
+            return a.val if isinstance(a, Literal) else values[a]
+
+        def write(variables, new):
+            for v, a in zip(variables, new, strict=True):
+                values[v] = a + added[seeds.index(v)] if v in seeds else a
+
+        write(jaxpr.invars, [*captured, *leaves])
+        for e in jaxpr.eqns:
+            write(e.outvars, bind(e, [read(a) for a in e.invars]))
+        return [read(v) for v in outs]
+
+    zero = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in seeds]
+    slopes = jax.jit(jax.vmap(jax.jacrev(run), (None, 0)))(zero, points)
+    return [
+        [
+            np.asarray(slopes[j][i] != 0).any(0).reshape(outs[j].aval.size, -1)
+            for j in range(len(outs))
+        ]
+        for i in range(len(seeds))
+    ]
+
+
+def product_between(analysis, seed, dep):
+    """Whether a seed is an operand of a product with a weight whose output reaches the value."""
+
+    def reaches(d, i):
+        return i in d.maps or i in d.fans or d.mixed >> i & 1
+
+    for u, use in enumerate(analysis.uses):
+        operands = [a for k, a in enumerate(use.eqn.invars) if k != use.operand]
+        product = use.op is None or use.axes.x is not None
+        if product and reaches(dep, analysis.seed(u)):
+            if any(reaches(analysis.dep(a), seed) for a in operands):
+                return True
     return False

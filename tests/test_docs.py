@@ -1,4 +1,5 @@
-"""The documentation is complete: a section for every rule, an entry for every public name. Its snippets run as doctests."""
+"""The documentation is complete: a section for every rule, an entry for every public name. Its
+snippets run as doctests."""
 
 import pathlib
 import re

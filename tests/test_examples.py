@@ -1,4 +1,5 @@
-"""The examples at a small size: each learns what it says it learns, which an untrained network or a wrong gradient would not."""
+"""The examples at a small size: each learns what it says it learns, which an untrained network or
+a wrong gradient would not."""
 
 import pathlib
 

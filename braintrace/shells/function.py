@@ -88,15 +88,16 @@ class PureLearner:
     @property
     def graph(self) -> ETraceGraph:
         """What depends on what in the step."""
-        return published(self._of_example().core.graph, perturbed=False)
+        return published(self.compiled_step().core.graph, perturbed=False)
 
     @property
     def report(self) -> CompilationReport:
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
-        core = self._of_example().core
+        core = self.compiled_step().core
         return CompilationReport(self.graph, core.memory())
 
-    def _of_example(self) -> Compiled:
+    def compiled_step(self) -> Compiled:
+        """The step as a program and the core that learns it, for values like the example's."""
         params, state, inputs = self._example
         return self._compiled(None, params, state, inputs, ())
 

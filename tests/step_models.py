@@ -1,28 +1,22 @@
-"""The compiler on plain functions: what is found in each kind of model, and that it is true."""
+"""Plain step functions for the compiler: what it must find in each of them."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from jax import lax
-from oracle import check_step
 
 from braintrace import (
-    CompilationError,
-    CompilationReport,
-    ControlFlowPolicy,
     DiagnosticKind,
-    DiagnosticLevel,
-    marked,
-    untraced,
 )
-from braintrace._jax import eval_jaxpr
-from braintrace.frontends.function import trace
-from braintrace.graph.etrace_graph import compile_step
 
 D, H, B = 3, 6, 2
 rng = np.random.RandomState(0)
-draw = lambda *s: jnp.asarray(rng.randn(*s) * 0.5)
+
+
+def draw(*s):
+    return jnp.asarray(rng.randn(*s) * 0.5)
+
+
 sig, cat = jax.nn.sigmoid, lambda *a: jnp.concatenate(a, -1)
 P = dict(
     W=draw(D, H),
@@ -109,13 +103,22 @@ def substeps(length):
 def newton(p, h, x):
     """A while loop that solves y + y**3 = h + drive, unit by unit."""
     drive = h + x @ p['W']
-    turn = lambda c: (c[0] + 1, c[1] - (c[1] + c[1] ** 3 - drive) / (1 + 3 * c[1] ** 2))
+
+    def turn(c):
+        return (c[0] + 1, c[1] - (c[1] + c[1] ** 3 - drive) / (1 + 3 * c[1] ** 2))
+
     return lax.while_loop(lambda c: c[0] < 30, turn, (0, jnp.zeros_like(h)))[1], h
 
 
 KIND = DiagnosticKind
-# model, state, {weight: ops it is traced through}, groups as the leaves of their states, kinds that must be told
-solve = lambda a, b: lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+
+
+# model, state, {weight: ops it is traced through}, groups as the leaves of their states, kinds
+# that must be told
+def solve(a, b):
+    return lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
+
+
 MODELS = {
     'leaky': (layer(lambda p, h, x: x @ p['W']), h, {'W': 'dot_general'}, [[('state',)]], []),
     'weight on the left': (
@@ -519,306 +522,3 @@ MODELS = {
         [],
     ),
 }
-
-
-@pytest.mark.parametrize('name', MODELS)
-def test_models(name):
-    step, state, traced, groups, kinds = MODELS[name]
-    graph = check_step(step, P, state, x)
-    found = {}
-    for r in graph.hidden_param_op_relations:
-        for path in r.trainable_paths.values():
-            found.setdefault(path[0], []).append(r.primitive.name)
-    assert {k: ' '.join(v) for k, v in found.items()} == traced
-    assert [g.hidden_paths for g in graph.hidden_groups] == groups
-    told = {r.kind for r in graph.diagnostics}
-    assert told >= set(kinds)
-    assert all(r.kind in kinds for r in graph.diagnostics if r.level is not DiagnosticLevel.INFO), (
-        graph.diagnostics
-    )
-
-
-def grads(program, params, state):
-    """Gradient of the sum of the new state, by the flat program."""
-    leaves, tree = jax.tree.flatten((params, state, x))
-    n = len(jax.tree.leaves(state))
-    return jax.grad(
-        lambda ps: sum(
-            a.sum()
-            for a in eval_jaxpr(program.jaxpr, program.consts, *jax.tree.leaves((*ps, x)))[:n]
-        )
-    )((params, state))
-
-
-def test_a_while_loop_that_acts_unit_by_unit_has_a_gradient():
-    graph = compile_step(trace(newton, P, h, x)[0])
-    y = newton(P, h, x)[0]
-    dp, dh = grads(graph.step.jaxpr, P, h)
-    np.testing.assert_allclose(dh, 1 / (1 + 3 * y**2), rtol=1e-9)  # implicit function theorem
-    np.testing.assert_allclose(dp['W'], x.T @ (1 / (1 + 3 * y**2)), rtol=1e-9)
-    assert [r.primitive.name for r in graph.hidden_param_op_relations] == ['dot_general']
-    assert graph.explain(kind=KIND.CONTROL_FLOW_OPAQUE_FWD)[0].level is DiagnosticLevel.INFO
-
-
-def test_control_flow_policy():
-    mixing = lambda p, h, x: (
-        lax.while_loop(lambda c: c.sum() < 0, lambda c: c @ jnp.eye(H), h) + x @ p['W'],
-        h,
-    )
-    graph = compile_step(trace(mixing, P, h, x)[0])
-    assert graph.explain(kind=KIND.CONTROL_FLOW_OPAQUE_FWD)[0].level is DiagnosticLevel.WARNING
-    weight = lambda p, h, x: (lax.while_loop(lambda c: c.sum() < 0, lambda c: c @ p['R'], h), h)
-    with pytest.raises(NotImplementedError, match='weight is used inside `while`'):
-        compile_step(trace(weight, P, h, x)[0])
-    graph = compile_step(
-        trace(weight, P, h, x)[0], policy=ControlFlowPolicy(etp_in_control_flow='exclude')
-    )
-    assert graph.explain(kind=KIND.WEIGHT_IN_WHILE)
-    with pytest.raises(NotImplementedError, match="while_hidden='error'"):
-        compile_step(trace(newton, P, h, x)[0], policy=ControlFlowPolicy(while_hidden='error'))
-    for model, policy in (
-        ('cond', ControlFlowPolicy(cond='opaque')),
-        ('long scan with a weight', ControlFlowPolicy(scan_descent='off')),
-    ):
-        graph = check_step(MODELS[model][0], P, h, x, policy=policy)
-        assert not graph.hidden_param_op_relations and graph.explain(
-            kind=KIND.WEIGHT_IN_CONTROL_FLOW
-        )
-    inside = lambda p, h, x: (lax.cond(x[0, 0] > 0, lambda: x @ marked(p['W']), lambda: h), h)
-    with pytest.raises(NotImplementedError, match='marked weight'):
-        compile_step(trace(inside, P, h, x)[0], policy=ControlFlowPolicy(cond='opaque'))
-    for wrong in (
-        dict(cond='maybe'),
-        dict(scan_descent='on'),
-        dict(fixpoint_iteration_limit=0),
-        dict(fixpoint_iteration_limit=True),
-    ):
-        with pytest.raises(ValueError, match=next(iter(wrong))):
-            ControlFlowPolicy(**wrong)
-
-
-def test_choice_of_traced_weights():
-    step = lambda p, h, x: (jnp.tanh(h + x @ marked(p['W']) + x @ p['V'] + untraced(p['b'])), h)
-    traced = lambda which: [
-        r.path for r in compile_step(trace(step, P, h, x)[0], trace=which).hidden_param_op_relations
-    ]
-    assert traced('all') == [('W',), ('V',)]
-    assert traced('marked') == [('W',)]
-    assert traced(lambda path: path == ('V',)) == [('V',)]
-    step = lambda p, h, x: (
-        jnp.tanh(
-            h + x @ marked(marked(p['W'])) + x @ marked(untraced(p['V'])) + untraced(marked(p['b']))
-        ),
-        h,
-    )  # once out is out
-    assert traced('all') == traced('marked') == [('W',)]
-
-
-def test_hidden_states_that_are_not_computed():
-    step = lambda p, s, x: (
-        dict(a=s['b'], b=s['a'], kept=s['kept'], twin=s['b'], zero=jnp.zeros((B, H))),
-        s['a'],
-    )
-    state = dict(a=h, b=h + 1, kept=h, twin=h, zero=h)
-    graph = check_step(step, P, state, x)
-    outs = graph.step.hidden_outs
-    assert len(set(outs)) == 5 and not set(outs) & set(graph.step.hidden_vars)
-
-
-def test_perturbation_adds_to_the_new_state():
-    step, _ = trace(lstm, P, pair, x)
-    graph = compile_step(step)
-    d = [jnp.full((B, H), 0.1), jnp.full((B, H), 0.2)]
-    leaves = jax.tree.leaves((P, pair, x))
-    base, moved = (
-        graph.hidden_perturb.eval_jaxpr(leaves, e)
-        for e in (graph.hidden_perturb.init_perturb_data(), d)
-    )
-    np.testing.assert_allclose(moved[0], base[0] + 0.1)
-    o = sig(jnp.split(cat(x, pair[1]) @ P['L'], 4, -1)[2])
-    np.testing.assert_allclose(
-        moved[1], o * jnp.tanh(base[0] + 0.1) + 0.2
-    )  # c feeds h in the same step, and the loss reads the perturbed c
-    for error in (ValueError, AssertionError):
-        with pytest.raises(error, match='2 hidden states, got 1'):
-            graph.hidden_perturb.eval_jaxpr(leaves, d[:1])
-
-
-def test_the_report_names_every_leaf_and_its_fate():
-    graph = compile_step(trace(gru, P | {'idle': draw(2)}, h, x)[0])
-    text = CompilationReport(graph).to_str(2)
-    line = {words[0]: text for text in text.splitlines() if (words := text.split())}
-    assert (
-        'traced into group 0 through `dot_general` at test_compiler.py' in line['G']
-        and 'in part' in line['G']
-    )
-    assert f'{B * (D + H) * 2 * H * 8 / 1000:.3g} kB' in line['G']
-    assert 'reaches no hidden state' in line['o'] and 'gradient is zero' in line['idle']
-    assert CompilationReport(graph).counts == dict(
-        hidden_groups=1, etrace_weights=3, excluded_weights=len(P) - 2, warnings=2, errors=0
-    )
-
-
-def test_the_place_of_an_op_inside_a_library_function_is_the_users_line():
-    step = lambda p, s, x: (
-        2 * (jnp.tanh(0.5 * s + jnp.fft.irfft(jnp.fft.rfft(x[:, :1]) * jnp.fft.rfft(p['b']), H)),)
-    )
-    [told] = [r.message for r in compile_step(trace(step, P, h, x)[0]).explain(weight_path=('b',))]
-    assert 'through `fft` at test_compiler.py' in told
-
-
-@pytest.mark.parametrize(
-    'step, state, error, message',
-    [
-        (lambda p, s, x: (s, x), (), CompilationError, 'no hidden state'),
-        (
-            lambda p, s, x: (s[:, 1:], x),
-            h,
-            ValueError,
-            'enters the step as float64.2,6. and leaves it as float64.2,5.',
-        ),
-        (lambda p, s, x: (s.astype('float32'), x), h, ValueError, 'must keep its shape and dtype'),
-        (lambda p, s, x: ({'a': s}, x), h, ValueError, 'structure'),
-        (lambda p, s, x: s, h, TypeError, r'must return \(state, out\)'),
-        (lambda p, s, x: 1 / 0, h, ZeroDivisionError, 'division by zero'),
-        ('not a function', h, TypeError, 'must be a function'),
-    ],
-)
-def test_bad_steps(step, state, error, message):
-    with pytest.raises(error, match=message):
-        compile_step(trace(step, P, state, x)[0])
-
-
-def test_values_of_a_dead_branch_do_not_poison_the_gradient():
-    step = MODELS['cond with singular branches'][0]
-    graph = compile_step(trace(step, P, h, x)[0])
-    assert all(bool(jnp.isfinite(g).all()) for g in jax.tree.leaves(grads(graph.step.jaxpr, P, h)))
-
-
-def flat(fn, *args):
-    """The flat program as a function, and its graph."""
-    graph = compile_step(trace(fn, *args)[0])
-    return (
-        lambda *a: eval_jaxpr(graph.step.jaxpr.jaxpr, graph.step.jaxpr.consts, *jax.tree.leaves(a))
-    ), graph
-
-
-def test_more_dependences_than_maps_are_cut():
-    wide = lambda p, s: (sum(0.1 * k * jnp.roll(s, k) for k in range(1, 9)) + 0.5 * s * p, s)
-    check_step(wide, jnp.ones(12), draw(12))
-
-    def fan_in(p, s, x):
-        y = x @ p
-        return 0.5 * s + jnp.concatenate([sum(y[k : k + 1] for k in range(7)), y[1:]]), s
-
-    check_step(fan_in, draw(3, 12), draw(12), draw(3))
-
-
-@jax.custom_jvp
-def root(a, w):
-    return jnp.sqrt(a @ w)
-
-
-root.defjvp(lambda p, t: (root(*p), (t[0] @ p[1] + p[0] @ t[1]) * 0.5 / root(*p)))
-
-
-def test_a_derivative_put_beside_its_value_leaves_the_value_alone():
-    zero, ones = jnp.zeros(3), jnp.ones((3, 4))
-    run, _ = flat(lambda p, s, x: (root(x, p) + s, None), ones, jnp.ones(4), zero)
-    np.testing.assert_array_equal(run(ones, jnp.ones(4), zero)[0], 1)
-    loop = lambda p, s: (
-        lax.while_loop(lambda c: c[0] < 1, lambda c: (c[0] + 1, jnp.minimum(c[1], 1.0)), (0, s))[1]
-        * p,
-        None,
-    )
-    run, _ = flat(loop, jnp.ones(2), jnp.ones(2))
-    np.testing.assert_array_equal(run(jnp.ones(2), jnp.full(2, jnp.inf))[0], 1)
-
-
-@pytest.mark.parametrize(
-    'dead',
-    [
-        lambda p, s: s / p,
-        lambda p, s: s * 1e200 * 1e200 * p,
-        lambda p, s: jnp.arctanh(s) * s * p,
-        lambda p, s: (1 / (s - s)) * p,
-        lambda p, s: lax.scan(lambda c, _: (jnp.sqrt(c), None), s - s, length=20)[0] * p,
-        lambda p, s: jnp.log(s - s) @ jnp.diag(p),
-    ],
-)
-def test_a_branch_not_taken_leaves_the_gradient_alone(dead):
-    step = lambda p, s, q: (lax.cond(q > 0, lambda s: dead(p, s), lambda s: s * 0.5 + p, s), None)
-    p, s = jnp.zeros(3), jnp.ones(3)
-    run, _ = flat(step, p, s, -1.0)
-    for mine, true in zip(
-        jax.grad(lambda p, s: run(p, s, -1.0)[0].sum(), (0, 1))(p, s),
-        (jnp.ones(3), jnp.full(3, 0.5)),
-        strict=True,
-    ):
-        np.testing.assert_array_equal(mine, true)
-
-
-@jax.custom_vjp
-def clipped(a, w):
-    return a @ w
-
-
-clipped.defvjp(
-    lambda a, w: (a @ w, (a, w)), lambda r, g: (r[1] @ g, jnp.clip(jnp.outer(r[0], g), -1, 1))
-)
-
-
-def test_odd_programs_compile():
-    ones = jnp.ones
-    graph = lambda f, *a: flat(f, *a)[1]
-    assert graph(lambda p, s, x: (clipped(x, p) + s, None), ones((3, 4)), ones(4), ones(3)).explain(
-        kind=KIND.RELATION_EXCLUDED_NO_RULE
-    )
-    barrier = lambda p, s: ((lambda a, c: (a * p, c * 0.5))(*lax.optimization_barrier(s)), None)
-    assert [g.hidden_paths for g in graph(barrier, ones(4), (ones(4), ones(4))).hidden_groups] == [
-        [(0,)],
-        [(1,)],
-    ]
-    graph(lambda p, s: ((s[0] * p, s[1] * 2), s[1].sum()), ones(4), (ones(4), jnp.zeros(0)))
-    keyed = graph(
-        lambda p, s: ((s[0] * p + jax.random.normal(s[1], (4,)), jax.random.split(s[1])[0]), None),
-        ones(4),
-        (ones(4), jax.random.key(0)),
-    )
-    assert [leaf.path for leaf in keyed.step.other] == [(1,)]
-    graph(lambda p, s: (s.at[0].set(p[0]), None), ones(4, jnp.bfloat16), ones(4, jnp.bfloat16))
-    closed_over = jnp.arange(4.0)
-    g = graph(lambda p, s: ((closed_over, s[1] * p + s[0]), None), ones(4), (ones(4), ones(4)))
-    np.testing.assert_array_equal(
-        g.hidden_perturb.eval_jaxpr([ones(4)] * 3, [ones(4)] * 2)[0], closed_over + 1
-    )
-
-    def inside(k):
-        order = jnp.argsort(k)
-        assert compile_step(
-            trace(lambda p, s: (s[order] * p, None), ones(4), ones(4))[0]
-        ).hidden_groups
-        return k
-
-    jax.jit(inside)(ones(4))
-    both = check_step(
-        lambda p, s: ((p['b'], s[1] * 0.5 + s[0]), None), dict(b=ones(4)), (ones(4), ones(4))
-    )
-    assert [r.path for r in both.hidden_param_op_relations] == [
-        ('b',)
-    ]  # a weight that is stored in a state
-
-
-def test_complex_states():
-    unit = lambda p, s, x: (s * jnp.exp(1j * p['a']) + (x @ p['W']).astype(complex), s.real)
-    graph = compile_step(trace(unit, dict(a=draw(H), W=draw(D, H)), draw(H) + 0j, x[0])[0])
-    g = graph.hidden_groups[0]
-    assert (
-        g.is_diagonal_recurrence
-        and g.full_jacobian(
-            [draw(H) + 0j],
-            [jnp.ones(v.aval.shape, v.aval.dtype) for v in g.transition_jaxpr_constvars],
-        ).shape
-    )
-    folded = compile_step(trace(lambda p, s: (jnp.conj(s) * p, None), draw(H), draw(H) + 0j)[0])
-    assert folded.explain(kind=KIND.TRANSITION_MIXED)[0].level is DiagnosticLevel.WARNING

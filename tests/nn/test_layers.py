@@ -1,4 +1,4 @@
-"""Every layer against BPTT, in float64; the operators, the names of 0.1.1, and the errors."""
+"""Every layer against BPTT, in float64; and the errors."""
 
 import brainevent
 import brainstate as bs
@@ -7,19 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import saiunit as u
-from jax.experimental.sparse import BCOO, BCSR
 
 import braintrace
-from braintrace import legacy, nn
+from braintrace import nn
+from braintrace.compat import version_0_1 as legacy
 
-pytestmark = pytest.mark.filterwarnings(
-    'ignore::UserWarning'
-)  # what the compiler tells about a model is tested elsewhere
 T, B = 4, 2
 rng = np.random.RandomState(0)
 MASK = rng.rand(3, 2) < 0.7
 DENSE = rng.randn(3, 2) * MASK
-normal = lambda shape: jnp.asarray(rng.randn(*shape))
+
+
+def normal(shape):
+    return jnp.asarray(rng.randn(*shape))
 
 
 class Leaky(bs.nn.Module):
@@ -51,7 +51,8 @@ class Old(bs.nn.Module):
 
 
 INDICES = np.array([[[0, 3], [3, 1]], [[2, 2], [0, 1]], [[1, 1], [3, 3]], [[0, 2], [1, 3]]])
-LAYERS = {  # the layer, and the shape of one input or the inputs; the state is position-wise in these
+# The layer, and the shape of one input or the inputs; the state is position-wise in these.
+LAYERS = {
     'Linear': (lambda: nn.Linear((2, 3), (2, 2)), (2, 3)),
     'Linear mask': (lambda: nn.Linear(3, 2, w_mask=MASK), (3,)),
     'GroupedLinear': (lambda: nn.GroupedLinear(2, 3, 2), (2, 3)),
@@ -116,7 +117,8 @@ CELLS = {  # these are recurrent themselves
     **{
         name: (lambda name=name: getattr(nn, name)(2, 3), (2,))
         for name in (
-            'GRUCell CFNCell MGUCell LSTMCell URLSTMCell MinimalRNNCell MiniGRU MiniLSTM FusedGRUCell FusedLSTMCell'.split()
+            'GRUCell CFNCell MGUCell LSTMCell URLSTMCell MinimalRNNCell MiniGRU MiniLSTM '
+            'FusedGRUCell FusedLSTMCell'.split()
         )
     },
 }
@@ -144,12 +146,13 @@ def test_gradient(rule, name):
         model, xs = model_of(name)
         learner = braintrace.compile(model, rule, xs[0], batch_size=B)
         start = {p: s.value for p, s in model.states().items()}
-        loss = lambda f: (
-            lambda x: sum(
+
+        def loss(f):
+            return lambda x: sum(
                 jnp.sum(jnp.cos(jnp.arange(a.size)).reshape(a.shape) * a)
                 for a in jax.tree.leaves(f(x))
             )
-        )
+
         found = learner.etrace_grad(xs, step_fn=loss(learner), window=2, reduction='sum')
         for p, s in model.states().items():
             s.value = start[p]
@@ -189,9 +192,10 @@ def test_fused_cells():
 
 def test_embedding_options():
     i = jnp.array([0, 1, 2, 0])
-    gradient = lambda e: bs.transform.grad(
-        lambda: (e(i) * jnp.arange(1.0, 5.0)[:, None]).sum(), e.weight
-    )()
+
+    def gradient(e):
+        return bs.transform.grad(lambda: (e(i) * jnp.arange(1.0, 5.0)[:, None]).sum(), e.weight)()
+
     e = nn.Embedding(
         4,
         2,
@@ -205,118 +209,6 @@ def test_embedding_options():
     assert (np.abs(gradient(nn.Embedding(4, 2, freeze=True))) == 0).all() and gradient(
         nn.Embedding(4, 2)
     )[:, 0].tolist() == [5, 2, 3, 0]
-
-
-@pytest.mark.parametrize(
-    'cls', [BCOO, BCSR, u.sparse.CSR, u.sparse.COO, u.sparse.CSC, brainevent.CSR, brainevent.CSC]
-)
-@pytest.mark.parametrize('lead', [(), (2,), (2, 2)])
-def test_sparse_formats(cls, lead):
-    m, x = cls.fromdense(jnp.asarray(DENSE)), rng.randn(*lead, 3)
-    loss = lambda y: jnp.sum(jnp.sin(y) * jnp.cos(jnp.arange(y.size)).reshape(y.shape))
-    grad = jax.grad(lambda w: loss(braintrace.sparse_matmul(x, w, sparse_mat=m)))(m.data)
-    dense = jax.grad(lambda w: loss(x @ w))(DENSE)
-    np.testing.assert_allclose(np.sort(grad), np.sort(dense[MASK]), atol=1e-12)
-
-
-@pytest.mark.parametrize('lead', [(), (4,), (4, 5)])
-def test_operators(lead):
-    x, w, mv, ms = rng.randn(*lead, 2, 3), rng.randn(2, 3, 4), u.mV, u.mS
-    same = lambda a, b: np.testing.assert_allclose(u.get_magnitude(a), b, atol=1e-12)
-    same(
-        braintrace.matmul(x * mv, w[0] * ms, 5e-3 * u.mA, weight_fn=jnp.sin).to_decimal(u.uA),
-        x @ np.sin(w[0]) + 5,
-    )
-    same(
-        braintrace.grouped_matmul(x, w, w[:, 0], bias_fn=jnp.exp),
-        np.einsum('...gk,gkn->...gn', x, w) + np.exp(w[:, 0]),
-    )
-    same(
-        braintrace.lora_matmul(x * mv, w[0] * ms, w[0].T, alpha=2.0, b_fn=jnp.sin).to_decimal(u.uA),
-        2 * x @ np.sin(w[0]) @ w[0].T,
-    )
-    same(braintrace.element_wise(w * mv, weight_fn=jnp.abs).to_decimal(mv), np.abs(w))
-    same(braintrace.einsum('...gk,gkn->...gn', x, w), np.einsum('...gk,gkn->...gn', x, w))
-    indices = rng.randint(3, size=lead)
-    same(braintrace.embedding(indices, w[0] * mv).to_decimal(mv), w[0][indices])
-    kernel = rng.randn(5, 2, 1)  # of width one: a product over the channels
-    same(
-        braintrace.conv(x * mv, kernel, np.arange(5.0) * mv),
-        np.einsum('...ck,oc->...ok', x, kernel[..., 0]) + np.arange(5)[:, None],
-    )
-
-
-def test_marked_weights_only():
-    class Net(bs.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Linear(3, 2), bs.nn.Linear(3, 2)
-            self.c = legacy.NonTempParam({'weight': normal((3, 2))}, legacy.MatMulOp())
-
-        def init_state(self, batch_size=None, **kwargs):
-            self.h = bs.HiddenState(jnp.zeros((batch_size, 2)))
-
-        def update(self, x):
-            self.h.value = 0.7 * self.h.value + self.a(x) + self.b(x) + self.c.execute(x)
-            return self.h.value
-
-    xs = rng.randn(T, B, 3)
-    for trace, exact in ('all', 'ab'), ('marked', 'a'):
-        learner = braintrace.compile(Net(), 'd_rtrl', xs[0], batch_size=B, trace=trace, seed=0)
-        found = learner.etrace_grad(
-            xs, step_fn=lambda x, f=learner: f(x).sum(), window=1, reduction='sum'
-        )
-        weight = {p[0]: g['weight'] for p, g in found.items()}
-        assert all((np.abs(weight[k] - weight['a']).max() < 1e-12) == (k in exact) for k in 'abc')
-        np.testing.assert_allclose(
-            weight['c'], np.tile(xs.sum((0, 1))[:, None], 2)
-        )  # the same step's gradient
-
-
-def test_old_and_borrowed_names():
-    x, w, m = (
-        rng.randn(2, 3),
-        {'weight': normal((3, 2)), 'bias': normal((2,))},
-        brainevent.CSR.fromdense(jnp.asarray(DENSE)),
-    )
-    same = lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12)
-    same(
-        legacy.MatMulOp(1.0 * MASK, jnp.exp, True)(x, w),
-        x @ (np.exp(w['weight']) * MASK) + w['bias'],
-    )
-    same(
-        legacy.SpMatMulOp(m, jnp.exp)(x, {'weight': jnp.log(2 * jnp.ones(m.data.shape))}),
-        2 * x @ MASK,
-    )
-    same(legacy.LoraOp(2.0)(x, {'B': x.T, 'A': x, 'bias': 1.0}), 2 * x @ x.T @ x + 1)
-    op = legacy.ConvOp(
-        None,
-        (1,),
-        'SAME',
-        dimension_numbers=('NWC', 'WIO', 'NWC'),
-        weight_mask=2 * jnp.ones(()),
-        weight_fn=jnp.square,
-    )
-    same(op(x, {'weight': w['weight'][None]}), 4 * x @ w['weight'] ** 2)
-    same(legacy.FakeETraceParam(w, legacy.MatMulOp()).execute(x), x @ w['weight'] + w['bias'])
-    same(legacy.FakeElemWiseParam(x, jnp.exp).execute(), np.exp(x))
-    same(legacy.MatMulOp().xy_to_dw(x, x[:, :2], w)['weight'], x.T @ x[:, :2])
-    assert not any(
-        isinstance(p, bs.State)
-        for p in (legacy.FakeETraceParam(w, None), legacy.FakeElemWiseParam(w))
-    )
-    for module, name in [
-        (braintrace, 'ETraceParam'),
-        (braintrace, 'ETraceState'),
-        (nn, 'ReLU'),
-        (nn, 'LIF'),
-    ]:
-        assert name in dir(module)
-        with pytest.warns(DeprecationWarning, match=name):
-            assert getattr(module, name) is not None
-    for module in (braintrace, nn):
-        with pytest.raises(AttributeError, match='no_such_name'):
-            module.no_such_name  # noqa: B018
 
 
 ONE, TWO = jnp.ones(3), jnp.ones((3, 2))

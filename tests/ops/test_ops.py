@@ -1,4 +1,5 @@
-"""Every op rule: a leaky layer behind the op learns online exactly what BPTT says, whatever the format of the weight."""
+"""Every op rule: a leaky layer behind the op learns online exactly what BPTT says, whatever the
+format of the weight."""
 
 import brainevent
 import jax
@@ -16,7 +17,12 @@ from braintrace.ops.op_rules import RULES
 brainevent.config.set_backend('cpu', 'jax_raw')
 T, B, D, H = 6, 2, 5, 4
 rng = np.random.RandomState(0)
-draw = lambda *s: jnp.asarray(rng.randn(*s) * 0.5)
+
+
+def draw(*s):
+    return jnp.asarray(rng.randn(*s) * 0.5)
+
+
 PATTERN = np.asarray(rng.rand(D, H) < 0.5)
 PATTERN[0], PATTERN[:, 0] = True, True
 X, V, E = draw(T, B, D), draw(T, D), jnp.asarray(rng.randint(0, 7, (T, B)))
@@ -36,7 +42,10 @@ fixed = brainevent.FixedNumPerPre(
 )
 shared = brainevent.FixedNumPerPre((draw(1), fixed.indices), shape=(D, H))
 scaled = braintrace.register_primitive('scaled_product', lambda x, w, *, by: by * (x @ w))
-spikes = lambda x: brainevent.BinaryArray((x > 0).astype(float))
+
+
+def spikes(x):
+    return brainevent.BinaryArray((x > 0).astype(float))
 
 
 def conv(shape, spec, **options):
@@ -53,9 +62,14 @@ def conv(shape, spec, **options):
 
 
 rows, cols = PATTERN.nonzero()
-dense = lambda w, x: (
-    x @ jnp.zeros((D, H)).at[rows, cols].set(w)
-)  # JAX's own derivative of a transposed CSR or COO product is wrong
+
+
+def dense(w, x):
+    return x @ jnp.zeros((D, H)).at[rows, cols].set(
+        w
+    )  # JAX's own derivative of a transposed CSR or COO product is wrong
+
+
 # name: rule, op(w, x), weight, inputs
 OPS = {
     'matrix': ('dot_general', lambda w, x: x @ w, draw(D, H), X),
@@ -170,7 +184,10 @@ def test_op(name):
     step = layer(op)
     true = jax.grad(lambda p: run(layer(*reference or [op]), p, h, xs))(w)
     assert np.abs(true).max() > 1e-4
-    loss = lambda out: jnp.mean(out**2)
+
+    def loss(out):
+        return jnp.mean(out**2)
+
     for algorithm in ('d_rtrl', 'rtrl'):
         learner = braintrace.compile(step, algorithm, w, h, xs[0])
         assert [r.use.eqn.primitive.name for r in learner.graph.hidden_param_op_relations] == [rule]
@@ -254,7 +271,8 @@ def test_a_large_table_keeps_the_rows_that_were_read():
 
 @pytest.mark.parametrize('name', ['embedding', 'conv 2d', 'BCOO'])
 def test_every_rule_takes_every_op(name):
-    """Where there is one layer of units on their own, all position-wise rules but the averaging ones are exact, and so are RTRL's kin."""
+    """Where there is one layer of units on their own, all position-wise rules but the averaging
+    ones are exact, and so are RTRL's kin."""
     _, op, w, xs = OPS[name]
     h, loss = jnp.zeros(jax.eval_shape(op, w, xs[0]).shape), lambda out: jnp.mean(out**2)
     true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)

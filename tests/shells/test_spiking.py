@@ -1,4 +1,5 @@
-"""Real models, with units, as a modeller writes them: alive, and their online gradients equal to BPTT in windows shorter than the sequence."""
+"""Real models, with units, as a modeller writes them: alive, and their online gradients equal to
+BPTT in windows shorter than the sequence."""
 
 import functools
 
@@ -29,7 +30,7 @@ RATES, SPIKES, IMAGES, TOKENS = (
 Chain = bs.nn.Sequential
 
 
-# ---- connections: the number of units before and after, and the size of a weight with its unit ----
+# ---- connections: the units before and after, and the size of a weight with its unit ----
 
 
 def weights(low, high, *shape, seed=0):
@@ -86,7 +87,8 @@ def synapse(syn, scale=4.0 * u.volt):
 
 
 class Recurrent(bs.nn.Module):
-    """Input and spikes through matrices into a synapse, its current into neurons; the spikes may come late."""
+    """Input and spikes through matrices into a synapse, its current into neurons; the spikes may
+    come late."""
 
     def __init__(self, n_in=D, delay=None):
         super().__init__()
@@ -110,7 +112,8 @@ class Recurrent(bs.nn.Module):
 
 
 class EI(bs.nn.Module):
-    """The balanced network of the tutorials: three excitatory and two inhibitory neurons, two projections."""
+    """The balanced network of the tutorials: three excitatory and two inhibitory neurons, two
+    projections."""
 
     def __init__(self, connect, kind='COBA', neuron=bp.LIFRef, **options):
         super().__init__()
@@ -285,16 +288,19 @@ def bptt(name):
 
     @bs.transform.jit
     def run():
-        loss = lambda: (lambda outs: (jax.vmap(loss_of)(outs).mean(), outs))(
-            bs.transform.for_loop(in_time(model), jnp.arange(len(xs)), xs)
-        )
+        def loss():
+            return (lambda outs: (jax.vmap(loss_of)(outs).mean(), outs))(
+                bs.transform.for_loop(in_time(model), jnp.arange(len(xs)), xs)
+            )
+
         return bs.transform.grad(loss, model.states(bs.ParamState), has_aux=True)()
 
     return run()
 
 
 def difference(a, b):
-    """The largest error in a gradient, relative to the largest element of its array. Units count."""
+    """The largest error in a gradient, relative to the largest element of its array. Units
+    count."""
     assert jax.tree.structure(dict(a)) == jax.tree.structure(dict(b))
     return max(
         float(np.abs(x - y).max() / np.abs(y).max())
@@ -319,9 +325,11 @@ def test_online_gradients_are_exact(name):
             out = learner(x)
             return loss_of(out), out
 
-        run = lambda: learner.etrace_grad(
-            jnp.arange(len(xs)), xs, step_fn=in_time(step), window=3, has_aux=True
-        )
+        def run():
+            return learner.etrace_grad(
+                jnp.arange(len(xs)), xs, step_fn=in_time(step), window=3, has_aux=True
+            )
+
         found, same = run()
         assert np.allclose(outs, same) and difference(found, expected) < 1e-9
         for state, value in before:
@@ -335,7 +343,10 @@ def test_online_gradients_are_exact(name):
 def test_the_time_may_be_set_around_a_call(name):
     with bs.environ.context(dt=1.0 * u.ms):
         expected, _ = bptt(name)
-        grad = lambda f: lambda *a: bs.transform.grad(lambda: f(*a), learner.param_states)()
+
+        def grad(f):
+            return lambda *a: bs.transform.grad(lambda: f(*a), learner.param_states)()
+
         for loop in (
             lambda step, xs: jax.tree.map(
                 lambda *g: sum(g), *(in_time(grad(step))(i, x) for i, x in enumerate(xs))

@@ -1,17 +1,18 @@
-"""Soundness of the analysis on random programs."""
+"""Random programs of two hidden states."""
 
 import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from jax import lax
-from oracle import check_factors, check_step
 
 PROGRAMS = int(os.environ.get('BRAINTRACE_PROGRAMS', 100))
-R, C = 2, 3  # every value has shape (2, 3), whatever happens on the way
+# Every value has shape (R, C), whatever happens on the way. Both are larger than the number of maps
+# that a value may have, so that what mixes an axis is not position by position.
+R, C = 5, 6
 
 
 @jax.custom_jvp
@@ -39,9 +40,16 @@ straight_through.defvjp(
     lambda x, w: (straight_through(x, w), (x, w)), lambda r, g: (g * r[1], g * jnp.cos(r[0]))
 )
 
-PERMUTED = np.array([2, 0, 1])
-flip = lambda a: a.T.reshape(R, C)
-beside = lambda a, b: jnp.concatenate([a, b], -1)
+PERMUTED = np.random.RandomState(0).permutation(C)
+
+
+def flip(a):
+    return a.T.reshape(R, C)
+
+
+def beside(a, b):
+    return jnp.concatenate([a, b], -1)
+
 
 # Each takes two values, the weights and the input, and gives a value.
 OPS = [
@@ -101,12 +109,12 @@ OPS = [
     lambda a, b, p, x: (
         lax.reduce_window(a, 0.0, lax.add, (1, 2), (1, 1), 'SAME') + beside(x @ p['W'], a)[:, ::2]
     ),
-    lambda a, b, p, x: b.at[:, np.array([2, 0, 2])].add(a),
+    lambda a, b, p, x: b.at[:, np.resize([2, 0, 2], C)].add(a),
     lambda a, b, p, x: (
-        jnp.zeros((R, C)).at[:, np.array([1, 1, 1, 0, 2, 2])].add(beside(a, x @ p['W']))
+        jnp.zeros((R, C)).at[:, np.resize([1, 1, 1, 0, 2, 2], 2 * C)].add(beside(a, x @ p['W']))
     ),
     lambda a, b, p, x: jnp.concatenate(
-        [sum(jnp.split(beside(a, x @ p['W']), 6, -1)), b[:, 1:]], -1
+        [sum(jnp.split(beside(a, x @ p['W']), 2 * C, -1)), b[:, 1:]], -1
     ),
     lambda a, b, p, x: jax.nn.relu(beside(x @ p['W'], a)).reshape(R, C, 2).prod(-1),
     lambda a, b, p, x: jnp.ones((R, C)) * jnp.tanh(x.sum() * p['s'] + a[0, 0]),
@@ -114,11 +122,13 @@ OPS = [
     lambda a, b, p, x: jnp.repeat(jnp.sin(p['v'][:1] * x[0, :1]), R * C).reshape(R, C) + spike(a),
 ]
 
-programs = lambda least, most: st.lists(
-    st.tuples(st.integers(0, len(OPS) - 1), st.integers(0, 7), st.integers(0, 7)),
-    min_size=least,
-    max_size=most,
-)
+
+def programs(least, most):
+    return st.lists(
+        st.tuples(st.integers(0, len(OPS) - 1), st.integers(0, 7), st.integers(0, 7)),
+        min_size=least,
+        max_size=most,
+    )
 
 
 def build(code):
@@ -135,9 +145,12 @@ def build(code):
 
 def example(seed=0):
     rng = np.random.RandomState(seed)
-    draw = lambda *s: jnp.asarray(rng.randn(*s))
+
+    def draw(*s):
+        return jnp.asarray(rng.randn(*s))
+
     return (
-        dict(W=draw(C, C), U=draw(5, C), v=draw(C), s=draw()),
+        dict(W=draw(C, C), U=draw(C + 2, C), v=draw(C), s=draw()),
         dict(h=draw(R, C), g=draw(R, C)),
         draw(R, C),
     )
@@ -149,25 +162,3 @@ lasting = settings(
     derandomize='BRAINTRACE_PROGRAMS' not in os.environ,
     suppress_health_check=list(HealthCheck),
 )
-
-
-@lasting
-@given(programs(2, 4))
-def test_claims_hold_for_short_programs(code):
-    check(code)
-
-
-@lasting
-@given(programs(5, 8))
-def test_claims_hold_for_long_programs(code):
-    check(code)
-
-
-def check(code):
-    return check_step(build(code), *example())
-
-
-@settings(lasting, max_examples=max(1, PROGRAMS // 10))
-@given(programs(3, 5))
-def test_factors_are_true(code):
-    check_factors(check(code), *example())

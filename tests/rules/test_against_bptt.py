@@ -1,0 +1,90 @@
+"""Online gradients against BPTT in float64, with windows shorter than the sequence."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from small_models import (
+    OTHERS,
+    POSITION_WISE,
+    H,
+    T,
+    assert_close,
+    bptt,
+    model,
+    one,
+    online,
+    tanh_rnn,
+)
+
+
+@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
+@pytest.mark.parametrize('name', POSITION_WISE)
+def test_d_rtrl_is_exact_where_the_recurrence_is_position_wise(name, method):
+    step, state = POSITION_WISE[name]
+    assert_close(
+        online(step, state, 'd_rtrl', 1 if method == 'single-step' else 3, vjp_method=method)[0],
+        bptt(step, state),
+    )
+
+
+@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
+def test_a_product_written_by_hand_has_the_trace_of_a_product(method):
+    def product(x, w):
+        # a sum over old units, each times a weight: the paths of weights go on where units' end
+        return (x[..., None] * w).sum(-2)
+
+    by_hand = model(lambda p, h, x: jnp.tanh(product(x, p['W']) + product(h, p['R']) + p['b']))
+    for window in (1, 3):
+        assert_close(
+            *[
+                online(step, one, 'd_rtrl', window, vjp_method=method)[0]
+                for step in (by_hand, tanh_rnn)
+            ]
+        )
+
+
+@pytest.mark.parametrize('name', [*OTHERS, 'lif', 'substeps'])
+def test_rtrl_is_exact(name):
+    step, state = (OTHERS | POSITION_WISE)[name]
+    for window in (1, 3):
+        assert_close(online(step, state, 'rtrl', window)[0], bptt(step, state))
+
+
+@pytest.mark.parametrize(
+    'name, rule, options',
+    [
+        *[(name, 'd_rtrl', {}) for name in OTHERS],
+        *[
+            (name, rule, dict(decay_or_rank=0.8))
+            for name in ('gru', 'layer norm between', 'two layers')
+            for rule in ('pp_prop', 'hybrid')
+        ],
+    ],
+)
+def test_classical_rules_do_not_depend_on_the_window(name, rule, options):
+    step, state = OTHERS[name]
+    first, other = (online(step, state, rule, window, **options) for window in (3, 'auto'))
+    assert_close(other, first)
+    np.testing.assert_allclose(
+        first[0]['o'], bptt(step, state)['o'], atol=1e-12
+    )  # the read-out needs no trace
+
+
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'bptt', 'hybrid'])
+def test_a_window_over_the_whole_sequence_is_bptt(rule):
+    step, state = OTHERS['gru']
+    options = {} if rule in ('d_rtrl', 'bptt') else dict(decay_or_rank=0.8)
+    assert_close(
+        online(step, state, rule, T, vjp_method='multi-step', **options)[0], bptt(step, state)
+    )
+
+
+# ---- the textbook rules, step by step, written out by hand ----
+
+
+def test_no_parameter_is_forgotten():
+    """GRU's reset gate has no position-wise path and still gets its same-step gradient; an idle
+    parameter gets zeros."""
+    step, state = OTHERS['gru']
+    grads, _ = online(step, state, 'd_rtrl', 3)
+    assert np.abs(grads['G'][:, H:]).max() > 1e-4 and not np.asarray(grads['E']).any()

@@ -1,0 +1,131 @@
+"""Rules that carry a sample or a part of the influence: unbiased, repeatable, within the bound."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cells import CELLS, DATA, H, exact, loss, online, rng, same, step_of, textbook
+from inside import program_and_window, with_random_key
+
+import braintrace
+
+
+def window_of(name, B, k):
+    """The plan of the cell for RTRL and one window of two steps."""
+    cell, params, start = CELLS[name]
+    xs, _ = DATA[B]
+    learner = braintrace.compile(step_of(cell), 'rtrl', params, start(B), xs[0])
+    state = jax.tree.map(lambda a: a + 0.3, start(B))
+    program, window = program_and_window(learner, params, state, xs[2 * k : 2 * k + 2])
+    return program.layout, window
+
+
+def test_uoro_is_unbiased():
+    """The mean over all signs of one update is the exact one, from an arbitrary rank-one start."""
+    from braintrace.rules.rtrl import Full
+    from braintrace.rules.uoro import RankOne
+
+    layout, window = window_of('rnn', 1, 0)
+    carrier = RankOne(layout)
+    start = {
+        k: v if k == 'key' else jnp.asarray(rng.randn(*v.shape)) for k, v in carrier.init().items()
+    }
+    names = [k for k in start if k.startswith('theta:')]
+    [state] = [k for k in start if k.startswith('s:')]
+
+    def product(t):
+        return {n: jnp.tensordot(t[state].ravel(), t[n], 0) for n in names}
+
+    all_signs = jnp.asarray(list(itertools.product([-1.0, 1.0], repeat=H)))
+
+    def one(nu):
+        return product(
+            RankOne(layout, draw=lambda key, shape, dtype: nu.reshape(shape)).advance(start, window)
+        )
+
+    mean = jax.tree.map(lambda a: a.mean(0), jax.vmap(one)(all_signs))
+    exactly = Full(layout).advance(
+        {n.removeprefix('theta:'): a for n, a in product(start).items()}, window
+    )
+    same(mean, {f'theta:{n}': a for n, a in exactly.items()})
+    apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), one(all_signs[0]), mean)
+    assert max(jax.tree.leaves(apart)) > 1e-3
+
+
+@pytest.mark.parametrize('name', ['rnn', 'lstm'])
+def test_kf_rtrl_is_unbiased(name):
+    from braintrace.rules.rtrl import FullOfSamples
+    from braintrace.rules.uoro import Kronecker
+
+    layout, window = window_of(name, 3, 1)
+    carrier, exactly = Kronecker(layout), FullOfSamples(layout)
+    start = {
+        k: v if k == 'key' else jnp.asarray(rng.randn(*v.shape)) for k, v in carrier.init().items()
+    }
+
+    def product(t):
+        return {
+            n: t[f'A:{n}']
+            if op.axes.x is None
+            else jnp.einsum(f'Z{op.axes.y},{op.axes.x}->Z{op.axes.trace}', t[f'A:{n}'], t[f'u:{n}'])
+            for n, _, op, _ in carrier.uses
+        }
+
+    all_signs = jnp.asarray(list(itertools.product([-1.0, 1.0], repeat=3)))
+    means = jax.vmap(
+        lambda c: product(
+            Kronecker(layout, draw=lambda key, shape, dtype: c).advance(start, window)
+        )
+    )(all_signs)
+    same(jax.tree.map(lambda a: a.mean(0), means), exactly.advance(product(start), window))
+
+
+def test_low_rank_reports_a_bound_that_holds():
+    from braintrace.rules.low_rank import LowRank
+    from braintrace.rules.rtrl import Full
+
+    layout, window = window_of('rnn', 1, 0)
+    low, full = LowRank(layout, 2), Full(layout)
+    a, b = low.init(), full.init()
+    for k in range(3):
+        window = window_of('rnn', 1, k)[1]
+        a, b = low.advance(a, window), full.advance(b, window)
+        error = np.sqrt(
+            sum(((jnp.tensordot(a['U'], a[f'V:{n}'], 1) - J) ** 2).sum() for n, J in b.items())
+        )
+        assert 1e-3 < error <= a['bound'] * (1 + 1e-9) < 100 * error
+
+
+def test_random_streams_repeat_and_differ():
+    grads = [online('gru', 'uoro', 3, 1, projection_key=k) for k in (1, 1, 2)]
+    same(grads[0], grads[1], 0.0)
+    assert not np.allclose(grads[0]['Z'], grads[2]['Z'])
+
+
+def test_uoro_step_by_step_is_unbiased_too():
+    """The mean of many streams comes close to the exact gradient; the same-step part is exact in
+    each of them."""
+    cell, params, start = CELLS['rnn']
+    xs, ys = DATA[1]
+    learner = braintrace.compile(
+        step_of(cell), 'uoro', params, start(1), xs[0], vjp_method='single-step'
+    )
+    carry = learner.init(params, start(1))
+    keys = jax.vmap(jax.random.key_data)(jax.random.split(jax.random.key(0), 4000))
+
+    def one(k):
+        return learner.grad(
+            lambda out, y: loss(out, y).mean(),
+            params,
+            with_random_key(carry, k),
+            xs,
+            ys,
+        )[0][0]
+
+    found, true = jax.vmap(one)(keys), textbook('rnn', 1, exact)
+    same(found['o'][0], true['o'])
+    for k in 'WRb':
+        spread = found[k].std(0).max() / np.sqrt(len(keys))
+        assert np.abs(found[k].mean(0) - true[k]).max() < 6 * spread

@@ -1,0 +1,312 @@
+"""Every rule against its textbook recursion, written out step by step: dense RNN, GRU, LSTM and
+adaptive spiking units, in float64."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from cells import (
+    CELLS,
+    DATA,
+    H,
+    T,
+    cat,
+    derivatives,
+    exact,
+    loss,
+    online,
+    rng,
+    same,
+    sig,
+    spike,
+    step_of,
+    textbook,
+)
+from jax.flatten_util import ravel_pytree
+
+import braintrace
+
+KEPT = {}
+
+
+def kept(name, of_p, size, n):
+    """Which state each parameter feeds position by position (what a trace may hold), and all that
+    it reaches in its own step."""
+    if name not in KEPT:
+        cell, params, start = CELLS[name]
+        p0, of_p = ravel_pytree(params)
+        s0, of_s = ravel_pytree(jax.tree.map(lambda a: a[0], start(1)))
+        M = (
+            jax.jacrev(
+                lambda p: ravel_pytree(
+                    cell(
+                        of_p(p),
+                        of_s(s0 + 0.5 + (jnp.arange(len(s0)) < H)),
+                        of_s(s0 + 0.1),
+                        DATA[1][0][0, 0],
+                    )[0]
+                )[0]
+            )(p0)
+            != 0
+        )
+        unit = ravel_pytree(
+            {k: jnp.broadcast_to(jnp.arange(v.shape[-1]) % H, v.shape) for k, v in params.items()}
+        )[0]
+        traced = ravel_pytree({k: jnp.full(v.shape, k not in 'Yo') for k, v in params.items()})[0]
+        KEPT[name] = np.asarray((np.arange(len(s0))[:, None] % H == unit) & traced), np.asarray(M)
+    return KEPT[name]
+
+
+def carried(name, transition, within='own', kappa=0.0):
+    """`E <- transition(E) + M` on what is kept, credit meets E, or its low-pass."""
+
+    def rule(n, size, of_p):
+        own_unit, own_step = kept(name, of_p, size, n)
+        keep = own_unit if within == 'own' else own_step
+        E, low = np.zeros((n, size)), np.zeros((n, size))
+
+        def trace(across, own, M, s, x, h):
+            nonlocal E, low
+            E = keep * (transition(across, own, E) + M)
+            low = kappa * low + E
+            return s @ low + s @ (M * ~keep)
+
+        return trace
+
+    return rule
+
+
+def blocks(A):
+    n = len(A)
+    return A * (np.arange(n)[:, None] % H == np.arange(n) % H)
+
+
+LEAK = 0.6
+TEXTBOOK = {
+    'd_rtrl': ('d_rtrl', {}, lambda name: carried(name, lambda across, own, E: own @ E)),
+    'eprop': (
+        'eprop',
+        dict(kappa_filter_decay=0.7),
+        lambda name: carried(name, lambda across, own, E: own @ E, kappa=0.7),
+    ),
+    'ostl': (
+        'ostl_recurrent',
+        {},
+        lambda name: carried(name, lambda across, own, E: blocks(across + own) @ E),
+    ),
+    'rflo': ('rflo', dict(decay=LEAK), lambda name: carried(name, lambda across, own, E: LEAK * E)),
+    'snap 1': (
+        'snap',
+        dict(n=1),
+        lambda name: carried(name, lambda across, own, E: (across + own) @ E, 'step'),
+    ),
+}
+
+
+@pytest.mark.parametrize('name', CELLS)
+@pytest.mark.parametrize('rule', TEXTBOOK)
+def test_textbook(rule, name):
+    algorithm, options, reference = TEXTBOOK[rule]
+    for B, window in ((1, 1), (3, 3)):
+        same(online(name, algorithm, B, window, **options), textbook(name, B, reference(name)))
+
+
+@pytest.mark.parametrize('name', ['rnn', 'lstm'])
+def test_block_scope_keeps_the_weight_from_each_unit_to_itself(name):
+    same(online(name, 'd_rtrl', 3, 3, scope='block'), textbook(name, 3, TEXTBOOK['ostl'][2](name)))
+
+
+@pytest.mark.parametrize('name', CELLS)
+def test_saturated_snap_is_exact(name):
+    true = textbook(name, 3, exact)
+    same(online(name, 'snap', 3, 2, n=3), true)
+    same(online(name, 'snap', 3, 3, n=3, vjp_method='multi-step'), true)
+    same(online(name, 'low_rank', 3, 3, rank=100), true)
+
+
+OPERANDS = {  # what multiplies each weight that has a trace; state as a flat vector
+    'rnn': lambda p, h, x: dict(W=x, R=h, b=None),
+    'gru': lambda p, h, x: dict(Z=cat(x, h), N=cat(x, sig(cat(x, h) @ p['Y']) * h), b=None),
+    'lstm': lambda p, h, x: dict(L=cat(x, h[H:])),
+    'alif': lambda p, h, x: dict(W=x, R=spike(h[:H] - h[H:] - 0.2)),
+}
+
+
+def factorised(name, decay_x, decay_f):
+    """`ex <- a_x ex + x, ef <- a_f D ef + (1 - a_f) df`, credit meets their product."""
+
+    def rule(n, size, of_p):
+        params, ex, ef, steps = CELLS[name][1], {}, {}, itertools.count(1)
+        own_unit, _ = kept(name, of_p, size, n)
+
+        def trace(across, own, M, s, x, h):
+            found, xs = (
+                {k: np.zeros(v.shape) for k, v in params.items()},
+                OPERANDS[name](params, h, x),
+            )
+            by_weight = jax.vmap(of_p)(jnp.asarray(M * own_unit))
+            for k, x in xs.items():
+                like = 'W' if k == 'R' else k  # W and R are added up, and h or z may be zero
+                M_k = np.asarray(by_weight[like])
+                df = (
+                    M_k
+                    if x is None
+                    else np.einsum('nij,i->nj', M_k, xs[like]) / (xs[like] @ xs[like])
+                )
+                at_unit = np.arange(n)[:, None] % H == np.arange(df.shape[1]) % H
+                ef[k] = (
+                    decay_f * at_unit * (own @ ef.get(k, np.zeros_like(df))) + (1 - decay_f) * df
+                )
+                ex[k] = None if x is None else decay_x * ex.get(k, 0) + np.asarray(x)
+            correction = 1 - decay_f ** next(steps)
+            for k, e in ef.items():
+                found[k] = (s @ e if ex[k] is None else np.outer(ex[k], s @ e)) / correction
+            return ravel_pytree(found)[0] + s @ (M * ~own_unit)
+
+        return trace
+
+    return rule
+
+
+@pytest.mark.parametrize('name', CELLS)
+def test_ottt_and_pp_prop_follow_their_recursions(name):
+    """OTTT: an input leak times the instantaneous derivative."""
+    for B, window in ((1, 1), (3, 3)):
+        same(
+            online(name, 'ottt', B, window, decay=LEAK),
+            textbook(name, B, factorised(name, LEAK, 0.0)),
+        )
+        same(
+            online(name, 'pp_prop', B, window, decay_or_rank=0.9),
+            textbook(name, B, factorised(name, 0.9, 0.9)),
+        )
+
+
+@pytest.mark.parametrize('name', CELLS)
+def test_three_factor_multiplies_the_trace_by_the_modulator(name):
+    cell, params, start = CELLS[name]
+    per_step = jnp.asarray(rng.randn(T))
+    for B, window in ((1, 1), (3, 3)):
+        xs, ys = DATA[B]
+        learner = braintrace.compile(step_of(cell), 'three_factor', params, start(B), xs[0])
+
+        def run(m):
+            return learner.grad(
+                lambda out, y: loss(out, y).mean(),
+                params,
+                learner.init(params, start(B)),
+                xs,
+                ys,
+                window=window,
+                modulator=m,
+            )[0][0]
+
+        times = itertools.cycle(np.asarray(per_step))
+
+        def rule(n, size, of_p, times=times):
+            trace = carried(name, lambda across, own, E: own @ E)(n, size, of_p)
+            return lambda across, own, M, s, x, h: trace(
+                across, own, M, np.full(n, next(times)), x, h
+            )
+
+        def traced(grads):
+            return {
+                k: v for k, v in grads.items() if k != 'Y'
+            }  # without a trace the reset gate gets the gradient of the loss
+
+        same(traced(run(per_step)), traced(textbook(name, B, rule)))
+        units = jnp.broadcast_to(per_step[:, None, None], (T, B, H))
+        same(run(units), run(per_step))
+    with pytest.raises(ValueError, match='broadcast'):
+        run(jnp.ones((T, 5)))
+    with pytest.raises(RuntimeError, match='modulator'):
+        run(None)
+
+
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop', 'rflo', 'snap 1'])
+def test_what_outputs_read_of_the_old_state_is_credit_of_the_step_before(rule):
+    """A read-out of the old state gives, one step later, what a read-out of the new state gives."""
+    name, options, _ = {**TEXTBOOK, 'pp_prop': ('pp_prop', dict(decay_or_rank=0.9), None)}[rule]
+    cell, params, start = CELLS['gru']
+    xs, ys = DATA[3]
+    found = []
+    for old, x, y in ((True, xs, ys), (False, xs[:-1], ys[1:])):
+
+        def step(p, h, x, old=old):
+            return (lambda n: (n, (h if old else n) @ p['o']))(
+                cell(p, h, h, x)[0] + 0.1 * h.mean(-1, keepdims=True)
+            )
+
+        learner = braintrace.compile(step, name, params, start(3), xs[0], **options)
+        found.append(
+            learner.grad(
+                lambda out, y: loss(out, y).sum(),
+                params,
+                learner.init(params, start(3)),
+                x,
+                y,
+                window=2,
+                reduction='sum',
+            )[0][0]
+        )
+    found[1]['Y'] = (
+        found[0]['Y'] if rule != 'snap 1' else found[1]['Y']
+    )  # a weight without a trace: its same-step gradient is gone when the credit comes
+    same(*found)
+
+
+@pytest.mark.parametrize('name', ['rnn', 'gru'])
+def test_snap_of_masked_weights_follows_its_recursion_on_the_pattern(name):
+    """Traces hold only weights that are not masked out, and units within reach."""
+    cell, params, start = CELLS[name]
+
+    def two(m, n):
+        return (np.arange(m)[:, None] + 3 * np.arange(n)) % m < 2  # two weights for each output
+
+    mask = {
+        k: two(*v.shape) if v.ndim == 2 and k != 'o' else np.ones(v.shape)
+        for k, v in params.items()
+    }
+
+    def masked(p, s, q, x):
+        return cell({k: v * mask[k] for k, v in p.items()}, s, q, x)
+
+    CELLS['masked'] = masked, params, start
+    derivatives.cache_clear()
+    try:
+        n, M, across, own = (
+            np.asarray(a) for a in derivatives('masked')[3](jnp.full(H, 0.5), DATA[1][0][0, 0])
+        )
+        for steps in (1, 2):
+            reach = (
+                (M != 0)
+                if steps == 1
+                else (M != 0) | ((across + own != 0).astype(int) @ (M != 0) > 0)
+            )
+
+            def rule(n, size, of_p, reach=reach):
+                E = np.zeros((n, size))
+
+                def trace(across, own, M, s, x, h):
+                    nonlocal E
+                    E = reach * ((across + own) @ E + M)
+                    return s @ E
+
+                return trace
+
+            same(online('masked', 'snap', 3, 3, n=steps), textbook('masked', 3, rule))
+    finally:
+        del CELLS['masked']
+        derivatives.cache_clear()
+    sizes = [
+        {
+            k: v.size
+            for k, v in braintrace.compile(step_of(f), 'snap', params, start(3), DATA[3][0][0], n=1)
+            .init(params, start(3))
+            .traces.items()
+        }
+        for f in (masked, cell)
+    ]
+    assert all(sizes[0][k] < sizes[1][k] for k in set('RZYN') & set(params))

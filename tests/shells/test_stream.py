@@ -1,0 +1,109 @@
+"""Learning as the data come: by schedule and by stream."""
+
+import brainstate as bs
+import jax
+import numpy as np
+import pytest
+from module_learner import T, X, Y, assert_same, learner_of
+
+
+def test_learning_cuts_the_mask_with_the_sequence(capsys):
+    def learned(**options):
+        bs.random.seed(0)
+        learner, _ = learner_of()
+        weights = learner.param_states
+
+        def descend(grads):
+            return [
+                setattr(
+                    weights[k],
+                    'value',
+                    jax.tree.map(lambda w, g: w - 0.1 * g, weights[k].value, grads[k]),
+                )
+                for k in grads
+            ]
+
+        learner.etrace_learn(
+            X, Y, step_fn=lambda x, y: ((learner(x) - y) ** 2).mean(-1), update=descend, **options
+        )
+        return {k: s.value for k, s in weights.items()}
+
+    bs.random.seed(0)
+    by_hand, _ = learner_of()
+    mask = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [1, 1]])
+    for x, y, m in zip(X, Y, mask, strict=True):
+        grads = by_hand.etrace_grad(
+            x[None], y[None], step_fn=lambda x, y: ((by_hand(x) - y) ** 2).mean(-1), mask=m[None]
+        )
+        for k, s in by_hand.param_states.items():
+            s.value = jax.tree.map(lambda w, g: w - 0.1 * g, s.value, grads[k])
+    assert_same(learned(mask=mask), {k: s.value for k, s in by_hand.param_states.items()})
+    learned(schedule='window', window_size=4, mask=mask[:, 0], progress=True)
+    jax.effects_barrier()
+    assert '6/6' in capsys.readouterr().err, 'one bar for all windows'
+    with pytest.raises(ValueError, match='the sequence has 6 steps'):
+        learned(mask=mask[:3])
+
+
+def test_a_stream_is_learning_step_by_step():
+    def start(rule='d_rtrl', **options):
+        bs.random.seed(0)
+        learner, _ = learner_of(rule, **options)
+        weights = learner.param_states
+
+        def descend(grads):
+            return [
+                setattr(
+                    weights[k],
+                    'value',
+                    jax.tree.map(lambda w, g: w - 0.1 * g, weights[k].value, grads[k]),
+                )
+                for k in grads
+            ]
+
+        return (
+            learner,
+            descend,
+            lambda x, y: (((learner(x) - y) ** 2).mean() * bs.environ.get('gain', 1.0), x.sum()),
+        )
+
+    def values(learner):
+        return {k: s.value for k, s in learner.path_to_states.items()}
+
+    learner, descend, step = start()
+    expected = learner.etrace_learn(X, Y, step_fn=lambda x, y: step(x, y)[0], update=descend)
+    live, descend, step = start()
+    once = live.etrace_stream(step_fn=step, update=descend, has_aux=True)
+    found = [once(x, y) for x, y in zip(X, Y, strict=True)]
+    np.testing.assert_allclose([loss for loss, _ in found], expected, atol=1e-12)
+    np.testing.assert_allclose([aux for _, aux in found], X.sum((1, 2)), atol=1e-12)
+    assert_same(values(live), values(learner))
+    assert live.running_index.value == T
+
+    before = values(live)  # whatever fails, nothing is lost
+    with pytest.raises(TypeError):
+        once(X[0], Y[0, :, :1].repeat(3, 1))
+    assert_same(values(live), before, 0)
+
+    for net in (learner, live):  # new states, another batch, another setting
+        net.model4compile.init_state(1)
+        bs.nn.init_all_states(net.model4compile, batch_size=1)
+        net.reset_state()
+    with bs.environ.context(gain=2.0):
+        again = learner.etrace_grad(
+            X[:1, :1], Y[:1, :1], step_fn=lambda x, y: ((learner(x) - y) ** 2).mean() * 2
+        )
+        weights = {k: s.value for k, s in learner.param_states.items()}
+        once(X[0, :1], Y[0, :1])
+    assert_same(
+        {k: s.value for k, s in live.param_states.items()},
+        jax.tree.map(lambda w, g: w - 0.1 * g, weights, dict(again)),
+    )
+
+    reward, descend, step = start('three_factor')
+    twice, descend2, step2 = start('three_factor')
+    reward.etrace_stream(step_fn=step, update=descend, has_aux=True)(X[0], Y[0], modulator=2.0)
+    twice.etrace_learn(
+        X[:1], Y[:1], step_fn=lambda x, y: step2(x, y)[0], update=descend2, modulator=2.0
+    )
+    assert_same(values(reward), values(twice))
