@@ -1,4 +1,5 @@
-"""Small helpers of the e-prop family: a low-pass, a fixed random projection, an average of gradients."""
+"""Small parts of the e-prop family: a low-pass, a fixed random projection, a leaky sum of
+gradients."""
 
 from __future__ import annotations
 
@@ -76,7 +77,8 @@ class GradExpon(brainstate.nn.Module):  # type: ignore[misc]
             self.decay = jnp.exp(-jnp.asarray(brainstate.environ.get_dt() / tau_or_decay))
         else:
             raise TypeError(
-                f'`tau_or_decay` must be a float, or a time with a unit, got {type(tau_or_decay).__name__}.'
+                '`tau_or_decay` must be a float, or a time with a unit, '
+                f'got {type(tau_or_decay).__name__}.'
             )
         self.gradients = brainstate.LongTermState(
             jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), grad_shape)

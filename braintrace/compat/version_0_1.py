@@ -1,4 +1,5 @@
-"""Names of version 0.1.1: operators and parameters as objects. New code uses `brainstate.ParamState` and plain functions; any weight is traced."""
+"""Names of version 0.1.1: operators and parameters as objects. New code uses
+`brainstate.ParamState` and plain functions; any weight is traced."""
 
 from __future__ import annotations
 
@@ -13,11 +14,9 @@ import jax.numpy as jnp
 from ..ops.functions import conv, lora_matmul, matmul, sparse_matmul
 from ..ops.marker import marked, untraced
 
-ETraceState, ETraceGroupState, ETraceTreeState = (
-    brainstate.HiddenState,
-    brainstate.HiddenGroupState,
-    brainstate.HiddenTreeState,
-)
+ETraceState = brainstate.HiddenState
+ETraceGroupState = brainstate.HiddenGroupState
+ETraceTreeState = brainstate.HiddenTreeState
 
 
 def identity(w: Any) -> Any:
@@ -25,13 +24,16 @@ def identity(w: Any) -> Any:
 
 
 class ETraceGrad(str, Enum):
+    """How a gradient was taken in 0.1; kept as it is given."""
+
     full = 'full'
     approx = 'approx'
     adaptive = 'adaptive'
 
 
 class ETraceOp:
-    """An operator `y = op(x, weights)`: override `xw_to_y`. Trace rules such as `yw_to_w` are not used any more, the compiler finds them.
+    """An operator `y = op(x, weights)`: override `xw_to_y`. Trace rules such as `yw_to_w` are not
+    used any more, the compiler finds them.
 
     Args:
         is_diagonal: whether the operator works element by element.
@@ -54,7 +56,8 @@ class ETraceOp:
         y, pull = jax.vjp(lambda w: self.xw_to_y(x, w), w)
         if jnp.shape(y) != jnp.shape(hidden):
             raise ValueError(
-                f'`{type(self).__name__}.xy_to_dw`: `hidden` must have the shape {jnp.shape(y)} of the output, got {jnp.shape(hidden)}.'
+                f'`{type(self).__name__}.xy_to_dw`: `hidden` must have the shape {jnp.shape(y)} '
+                f'of the output, got {jnp.shape(hidden)}.'
             )
         return pull(hidden)[0]
 
@@ -68,7 +71,8 @@ class _DictOp(ETraceOp):
         name = type(self).__name__
         if not isinstance(weights, dict):
             raise TypeError(
-                f'`{name}`: the weights must be a dict with {self.keys}, got {type(weights).__name__}.'
+                f'`{name}`: the weights must be a dict with {self.keys}, '
+                f'got {type(weights).__name__}.'
             )
         missing = [k for k in self.keys if k not in weights]
         if missing:
@@ -78,21 +82,20 @@ class _DictOp(ETraceOp):
         return self.xw_to_y(inputs, weights)
 
     def _masked(self, mask: Any, fn: Callable, fn_first: bool = False) -> Callable:
+        """`fn` with a mask before it, or after it with `fn_first`."""
+        name = type(self).__name__
         if mask is not None and not hasattr(mask, 'shape'):
-            raise TypeError(
-                f'`{type(self).__name__}`: `weight_mask` must be an array, got {type(mask).__name__}.'
-            )
+            raise TypeError(f'`{name}`: `weight_mask` must be an array, got {type(mask).__name__}.')
         if not callable(fn):
-            raise TypeError(
-                f'`{type(self).__name__}`: `weight_fn` must be a function, got {type(fn).__name__}.'
-            )
+            raise TypeError(f'`{name}`: `weight_fn` must be a function, got {type(fn).__name__}.')
         if mask is None:
             return fn
         return (lambda w: fn(w) * mask) if fn_first else (lambda w: fn(w * mask))
 
 
 class MatMulOp(_DictOp):
-    """`x @ weight_fn(weight_mask * weight) + bias`, or `weight_mask * weight_fn(weight)` with `apply_weight_fn_before_mask`.
+    """`x @ weight_fn(weight_mask * weight) + bias`, or `weight_mask * weight_fn(weight)` with
+    `apply_weight_fn_before_mask`.
 
     Example:
         >>> import jax.numpy as jnp
@@ -108,11 +111,8 @@ class MatMulOp(_DictOp):
         apply_weight_fn_before_mask: bool = False,
     ):
         super().__init__()
-        self.weight_mask, self.weight_fn, self.apply_weight_fn_before_mask = (
-            weight_mask,
-            weight_fn,
-            apply_weight_fn_before_mask,
-        )
+        self.weight_mask, self.weight_fn = weight_mask, weight_fn
+        self.apply_weight_fn_before_mask = apply_weight_fn_before_mask
         self._fn = self._masked(weight_mask, weight_fn, apply_weight_fn_before_mask)
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
@@ -136,7 +136,8 @@ class ElemWiseOp(ETraceOp):
 
 
 class ConvOp(_DictOp):
-    """`conv(x, weight_fn(weight_mask * weight)) + bias`, for inputs with or without a batch axis."""
+    """`conv(x, weight_fn(weight_mask * weight)) + bias`, for inputs with or without a batch
+    axis."""
 
     def __init__(
         self,
@@ -169,13 +170,15 @@ class ConvOp(_DictOp):
 
 
 class SpMatMulOp(_DictOp):
-    """`x @ sparse_mat + bias`, where `weight_fn(weight)` are the stored values of the sparse matrix."""
+    """`x @ sparse_mat + bias`, where `weight_fn(weight)` are the stored values of the sparse
+    matrix."""
 
     def __init__(self, sparse_mat: Any, weight_fn: Callable = identity):
         super().__init__()
         if not hasattr(sparse_mat, 'with_data'):
             raise TypeError(
-                f'`SpMatMulOp`: `sparse_mat` must be a sparse matrix of brainevent or saiunit.sparse, got {type(sparse_mat).__name__}.'
+                '`SpMatMulOp`: `sparse_mat` must be a sparse matrix of brainevent or '
+                f'saiunit.sparse, got {type(sparse_mat).__name__}.'
             )
         self.sparse_mat, self.weight_fn = sparse_mat, self._masked(None, weight_fn)
 

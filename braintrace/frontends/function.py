@@ -70,7 +70,8 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> tuple[Step, 
 
 
 def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """The leaves of a state that derivatives flow through, and the others (counters, random keys), by number."""
+    """The leaves of a state that derivatives flow through, and the others (counters, random keys),
+    by number."""
     floats = [
         i
         for i, a in enumerate(leaves)
