@@ -53,7 +53,7 @@ def convolution(eqn: JaxprEqn, i: int, const: Callable) -> Op:
             params['rhs_dilation'],
         )
         samples, places = cut.shape[0], cut.shape[2:]
-        lead = (samples, x.shape[1])
+        lead: tuple[int, ...] = (samples, x.shape[1])
         if features > 1:
             lead = (samples, features, x.shape[1] // features)
         elif batches > 1:

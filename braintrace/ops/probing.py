@@ -83,9 +83,9 @@ def probe(f: Callable, x: Any, w: Any, y: Any) -> Connections | None:
             return None
         of_x.append(there)
     for event in (_as_it_is, _positive, _nonzero):
-        found = Connections(of_x, of_y, event, None if used.all() else used)
-        if probing.agrees(found, used):
-            return found
+        links = Connections(of_x, of_y, event, None if used.all() else used)
+        if probing.agrees(links, used):
+            return links
     return None
 
 
@@ -155,7 +155,7 @@ class _Probe:
             return None
         return along[0] if along else index
 
-    def agrees(self, found: Connections, used: np.ndarray) -> bool:
+    def agrees(self, links: Connections, used: np.ndarray) -> bool:
         """Whether the connections, which were found through derivatives, also make the value: how x
         counts, as it is or as an event."""
         y = self.y
@@ -165,10 +165,10 @@ class _Probe:
         weights = weights * used
         with jax.ensure_compile_time_eval():
             true = self.f(jnp.asarray(x), jnp.asarray(weights))
-            if not found.samples_in_order:
-                return all(y.shape[a] == 1 for a in found.samples)
-            counted = found.event(jnp.asarray(x)).astype(weights.dtype)
-            made = found.multiply(counted, jnp.asarray(weights), y)
+            if not links.samples_in_order:
+                return all(y.shape[a] == 1 for a in links.samples)
+            counted = links.event(jnp.asarray(x)).astype(weights.dtype)
+            made = links.multiply(counted, jnp.asarray(weights), y)
             return np.allclose(true, made, atol=1e-3)
 
 

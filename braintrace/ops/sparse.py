@@ -36,31 +36,31 @@ def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     w, y = eqn.invars[i].aval, eqn.outvars[0].aval
     if w.size == 1:
         return _one_weight(parts, w, y)
-    found = probe(parts.f, eqn.invars[parts.x].aval, w, y)
-    if found is None:
+    links = probe(parts.f, eqn.invars[parts.x].aval, w, y)
+    if links is None:
         return NotImplemented
 
     def counted(values: Sequence[Any]) -> jax.Array:
-        return found.event(values[parts.x]).astype(w.dtype)
+        return links.event(values[parts.x]).astype(w.dtype)
 
     letters = ascii_letters[: w.ndim]
-    batch = [ascii_letters[w.ndim + a] if m is None else '' for a, m in enumerate(found.of_y)]
-    names_x = [batch[m] if isinstance(m, int) else _axis_of(m, letters) for m in found.of_x]
-    names_y = [b or _axis_of(m, letters) for b, m in zip(batch, found.of_y, strict=True)]
-    if found.used is None and all(names_x) and all(names_y):
+    batch = [ascii_letters[w.ndim + a] if m is None else '' for a, m in enumerate(links.of_y)]
+    names_x = [batch[m] if isinstance(m, int) else _axis_of(m, letters) for m in links.of_x]
+    names_y = [b or _axis_of(m, letters) for b, m in zip(batch, links.of_y, strict=True)]
+    if links.used is None and all(names_x) and all(names_y):
         return Op(Axes(''.join(names_x), letters, ''.join(names_y)), w.shape, counted)
     labels = ''.join(batch) + letters
-    samples = found.samples
+    samples = links.samples
 
     def line_up_y(a: jax.Array) -> jax.Array:
-        return _pick(a, found.of_y, samples)
+        return _pick(a, links.of_y, samples)
 
     return Op(
         Axes(labels, letters, labels),
         w.shape,
         counted,
         kept=batch,
-        line_up_x=_line_up_x(found, tuple(y.shape[a] for a in samples) + w.shape),
+        line_up_x=_line_up_x(links, tuple(y.shape[a] for a in samples) + w.shape),
         line_up_y=line_up_y,
     )
 
@@ -76,21 +76,23 @@ def _one_weight(parts: _Parts, w: Any, y: Any) -> Op:
     return Op(Axes(of_y + of_w, of_w, of_y), w.shape, whole)
 
 
-def _axis_of(m: np.ndarray, letters: str) -> str:
+def _axis_of(m: np.ndarray | None, letters: str) -> str:
     """The label of the weight's axis that an index runs along, if it does."""
+    if m is None:
+        return ''
     along = np.indices(m.shape)
     return next((c for a, c in enumerate(letters) if np.array_equal(m, along[a])), '')
 
 
-def _line_up_x(found: Connections, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+def _line_up_x(links: Connections, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
     """A function that takes x to where the weights multiply it, `(*samples, *w)`."""
-    at = {m: k for k, m in enumerate(found.of_x) if isinstance(m, int)}  # sample axis of y -> of x
-    with_x = [at[a] for a in found.samples if a in at]
-    without = [k for k, a in enumerate(found.samples) if a not in at]  # these see the same x
+    at = {m: k for k, m in enumerate(links.of_x) if isinstance(m, int)}  # sample axis of y -> of x
+    with_x = [at[a] for a in links.samples if a in at]
+    without = [k for k, a in enumerate(links.samples) if a not in at]  # these see the same x
 
     def line_up_x(x: jax.Array) -> jax.Array:
-        aligned = jnp.expand_dims(_pick(x, found.of_x, with_x), without)
-        return jnp.broadcast_to(aligned if found.used is None else aligned * found.used, shape)
+        aligned = jnp.expand_dims(_pick(x, links.of_x, with_x), without)
+        return jnp.broadcast_to(aligned if links.used is None else aligned * links.used, shape)
 
     return line_up_x
 
@@ -141,20 +143,21 @@ def plain_form(eqn: JaxprEqn, const: Callable) -> Callable | None:
     if any(m is None for m in indices):
         return None
     y = eqn.outvars[0].aval
+    links: Connections | None
     if eqn.primitive.name.startswith(('csr', 'coo')):
-        x, found = len(eqn.invars) - 1, _of_matrix(eqn, indices)
+        x, links = len(eqn.invars) - 1, _of_matrix(eqn, indices)
     else:
         parts = _parts(eqn, 0, const)
         if parts is None:
             return None
         x = parts.x
-        found = probe(parts.f, eqn.invars[x].aval, eqn.invars[0].aval, y)
-    if found is None or not found.samples_in_order:
+        links = probe(parts.f, eqn.invars[x].aval, eqn.invars[0].aval, y)
+    if links is None or not links.samples_in_order:
         return None
 
     def sparse_product(*values):
-        w = values[0] if found.used is None else values[0] * found.used
-        return found.multiply(values[x], w, y)
+        w = values[0] if links.used is None else values[0] * links.used
+        return links.multiply(values[x], w, y)
 
     return sparse_product
 
