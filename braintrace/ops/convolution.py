@@ -34,13 +34,6 @@ def convolution(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     elif batches > 1:
         of_x = 'd' + n + c
 
-    def split(labels: Sequence[str], shape: Sequence[int]) -> tuple[int, ...]:
-        """The shape with an axis that has two labels in two parts."""
-        sizes: list[int] = []
-        for label, size in zip(labels, shape, strict=True):
-            sizes += (g, size // g) if len(label) > 1 else (size,)
-        return tuple(sizes)
-
     def patches(x: jax.Array) -> jax.Array:
         x = x.transpose([lhs[0], lhs[1], *lhs[2:]])
         kernel = [w.shape[a] for a in rhs[2:]]
@@ -63,7 +56,7 @@ def convolution(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     def split_y(a: jax.Array) -> jax.Array:
         if not grouped:
             return a
-        return a.reshape(*a.shape[: a.ndim - y.ndim], *split(of_y, y.shape))
+        return a.reshape(*a.shape[: a.ndim - y.ndim], *_split(of_y, y.shape, g))
 
     return Op(
         Axes(of_x + taps + space, ''.join(of_w), ''.join(of_y)),
@@ -72,7 +65,7 @@ def convolution(eqn: JaxprEqn, i: int, const: Callable) -> Op:
         kept=[s if len(s) == 1 else '' for s in of_y],
         line_up_x=patches,
         line_up_y=split_y,
-        labelled=split(of_w, w.shape),
+        labelled=_split(of_w, w.shape, g),
         apply=lambda x, w: bind(eqn, [x, w])[0],
     )
 
@@ -81,3 +74,11 @@ def _in_order(spec: Sequence[int], first: str, second: str, rest: str) -> list[s
     """The label of each axis; `spec` has the axes of the first, the second and the rest."""
     at = dict(zip(spec, (first, second, *rest), strict=True))
     return [at[a] for a in range(len(spec))]
+
+
+def _split(labels: Sequence[str], shape: Sequence[int], g: int) -> tuple[int, ...]:
+    """The shape with an axis that has two labels in two parts: g groups, and the rest."""
+    sizes: list[int] = []
+    for label, size in zip(labels, shape, strict=True):
+        sizes += (g, size // g) if len(label) > 1 else (size,)
+    return tuple(sizes)
