@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from inside import analysis_of, flat_program, graph_of, layout_and_window, records_of
-from jax.core import eval_jaxpr
 
 from braintrace import DiagnosticKind
-from braintrace._jax import Literal, bind, new_jaxpr
+from braintrace._jax import Literal, bind, new_jaxpr, run_jaxpr
 from braintrace.ops.axes import gradient
 
 MOST = 4  # maps of one seed in one value; what depends on more elements is mixed
@@ -37,7 +36,7 @@ def all_values(graph, leaves):
     """The value of every variable."""
     jaxpr, captured = flat_program(graph)
     every = [*jaxpr.invars, *[v for e in jaxpr.eqns for v in e.outvars]]
-    values = eval_jaxpr(new_jaxpr(jaxpr.invars, every, jaxpr.eqns), (), *captured, *leaves)
+    values = run_jaxpr(new_jaxpr(jaxpr.invars, every, jaxpr.eqns), *captured, *leaves)
     return dict(zip(every, values, strict=True))
 
 
@@ -48,7 +47,7 @@ def check_flat(graph, leaves, dp, ds):
     jaxpr, captured = flat_program(graph)
 
     def run(*moving):
-        return eval_jaxpr(jaxpr, (), *captured, *moving, *leaves[m:])[: m - n]
+        return run_jaxpr(jaxpr, *captured, *moving, *leaves[m:])[: m - n]
 
     for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
         for a, b in zip(row, [*p, *s], strict=True):
@@ -135,8 +134,8 @@ def tail_slopes(r, values):
     """For each new state that a relation feeds, its derivative by the op's output `(n, *y)`; only
     elements that the maps name may feed it."""
     for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
-        consts = [values[v] for v in tail.constvars]
-        slopes = jax.jacrev(lambda y, t=tail, c=consts: eval_jaxpr(t, c, y))(values[r.y])
+        free = [values[v] for v in tail.invars[:-1]]
+        slopes = jax.jacrev(lambda y, t=tail, c=free: run_jaxpr(t, *c, y))(values[r.y])
         for v, d in zip(g.hidden_outvars, slopes, strict=True):
             d = np.asarray(d).reshape(v.aval.size, *r.y.aval.shape)
             fed = np.zeros((v.aval.size, r.y.aval.size), bool)
@@ -161,11 +160,11 @@ def check_factors(graph, params, state, *inputs):
             [values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars]
         )
         D = np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)]
-        np.testing.assert_allclose(window.transition(s.group)[0], D, atol=1e-11)
+        np.testing.assert_allclose(window.factors.transition(s.group)[0], D, atol=1e-11)
         for f in s.feeds:
-            r, unit = layout.relations[f.relation], f.unit.ravel()
-            slopes = dict(tail_slopes(r, values))
-            for df, k in zip(window.slope(f.relation, s.group, f.unit)[0], order, strict=True):
+            relations, unit = records_of(graph).hidden_param_op_relations, f.unit.ravel()
+            slopes = dict(tail_slopes(relations[f.relation], values))
+            for df, k in zip(window.factors.slope(f.relation, s.group, f.unit)[0], order, strict=True):
                 true = slopes[g.hidden_outvars[k]].reshape(-1, unit.size)
                 named = true[unit.clip(0), np.arange(unit.size)]
                 np.testing.assert_allclose(

@@ -67,7 +67,8 @@ def _extract(
 
 
 def _tell_stranger(path: tuple, state: Any, diagnostics: Diagnostics) -> None:
-    """A state that the step uses and the model does not hold; one that learns deserves a warning."""
+    """Tell of a state that the step uses and the model does not hold; one that learns deserves a
+    warning."""
     kind = type(state).__name__
     tell = diagnostics.warning if kind in _LEARNING else diagnostics.info
     tell(
@@ -94,10 +95,12 @@ def compile_etrace_graph(
         model_args, model_kwargs: example inputs of one step.
         include_hidden_perturb: also build the perturbed program.
         include_recurrent_mixing: keep the operations that mix units in the groups' transitions.
-        sparse_n: also find the neighbourhoods of SnAp-n, as `snap` of each group; needs include_recurrent_mixing.
+        sparse_n: also find the neighbourhoods of SnAp-n, as `snap` of each group; needs
+            include_recurrent_mixing.
         snap_max_jacobian_elements: how many elements the Jacobian of a group may have in them.
         control_flow: what to do with control flow inside the step.
-        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's path.
+        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
+            path.
 
     Returns:
         The graph. Its warnings also go through `warnings.warn`.

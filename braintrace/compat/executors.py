@@ -1,4 +1,5 @@
-"""Graph executors: a model's graph, and the factors of one step of it, for code that works with them directly."""
+"""Graph executors: a model's graph, and the factors of one step of it, for code that works with
+them directly."""
 
 from __future__ import annotations
 
@@ -92,7 +93,8 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
     Args:
         vjp_method: 'single-step' or 'multi-step', kept as it is given.
         full_jacobian: give the whole Jacobian of a group instead of its diagonal.
-        model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow: as for `ETraceGraphExecutor`.
+        model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow: as for
+            `ETraceGraphExecutor`.
     """
 
     def __init__(

@@ -1,1 +1,2 @@
-"""What depends on what: from one step of a model to its hidden groups and the weights that feed them."""
+"""What depends on what: from one step of a model to its hidden groups and the weights that feed
+them."""

@@ -64,8 +64,9 @@ def _ways(policy: ControlFlowPolicy) -> dict[str, Way]:
     return {
         **dict.fromkeys(members(Family.CALL), open_call),
         **dict.fromkeys(members(Family.SPARSE), open_sparse),
-        **dict.fromkeys(members(Family.CUSTOM), open_custom),
         **dict.fromkeys(members(Family.BARRIER), open_barrier),
+        'custom_jvp_call': open_custom,
+        'custom_vjp_call': open_custom,
         'cond': partial(open_cond, policy),
         'scan': partial(open_scan, policy),
         'while': partial(open_while, policy),

@@ -240,7 +240,8 @@ def _dot_general(eqn: JaxprEqn, i: int, d: Dep) -> Outs | None:
     first = len(batch) + (0 if i == 0 else len(shape) - len(batch) - len(free))
 
     def place(m: np.ndarray) -> np.ndarray:
-        m = m.transpose([*batch, *free, *contract])[(..., *[0] * len(contract))]
+        kept = [m.shape[a] for a in (*batch, *free)]
+        m = m.transpose([*batch, *free, *contract]).reshape(kept)  # summed axes have length one
         at = [1] * len(shape)
         at[: len(batch)] = m.shape[: len(batch)]
         at[first : first + len(free)] = m.shape[len(batch) :]

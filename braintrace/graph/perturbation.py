@@ -19,8 +19,8 @@ def perturb(jaxpr: Jaxpr, variables: Sequence[Var]) -> tuple[Jaxpr, list[Var]]:
         >>> from braintrace._jax import run_jaxpr, trace
         >>> from braintrace.graph.perturbation import perturb
         >>> jaxpr, _ = trace(lambda x: 2 * x, jnp.float32(3))
-        >>> run_jaxpr(perturb(jaxpr, jaxpr.outvars)[0], 3., 10.)
-        [Array(16., dtype=float32, weak_type=True)]
+        >>> run_jaxpr(perturb(jaxpr, jaxpr.outvars)[0], jnp.float32(3), jnp.float32(10))
+        [Array(16., dtype=float32)]
     """
     added = {v: Var(v.aval) for v in variables}
     inputs = set(jaxpr.invars)

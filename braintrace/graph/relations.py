@@ -224,12 +224,12 @@ class _Teller:
             f'{name} is traced through {where} into group {groups}.',
             **about,
         )
-        for g, there in self.reach.items():
+        for index, there in self.reach.items():
             if there.crowded:
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
-                    f'{name}: one output of {where} also feeds many units of group {g}: it has no '
-                    'trace there and gets its in-window gradient.',
+                    f'{name}: one output of {where} also feeds many units of group {index}: it '
+                    'has no trace there and gets its in-window gradient.',
                     **about,
                 )
         for g in relation.groups:

@@ -14,7 +14,7 @@ class Source(NamedTuple):
     """A parameter leaf that a weight is computed from: its number in the step, itself, the names of
     the operations between (from the leaf on), and its variable."""
 
-    index: int
+    index: int  # type: ignore[assignment]
     leaf: Leaf
     chain: tuple[str, ...]
     var: Var

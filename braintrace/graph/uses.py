@@ -76,10 +76,10 @@ def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
         flags.update({v: of_output(v, f) for v in eqn.outvars})
         weights = [i for i, a in enumerate(eqn.invars) if is_weight(flag(a))]
         if weights and f & DATA and _takes_each_element(eqn, weights):
-            found, eqn = _element_by_element(eqn, weights)
-            flags.update({use.y[0]: flag(use.eqn.invars[0]) for use in found})
-            eqns += [use.eqn for use in found]
-            uses += found
+            made, eqn = _element_by_element(eqn, weights)
+            flags.update({use.y[0]: flag(use.eqn.invars[0]) for use in made})
+            eqns += [use.eqn for use in made]
+            uses += made
         elif weights and f & DATA:
             uses += _as_operands(eqn, weights, const)
         eqns.append(eqn)

@@ -1,8 +1,10 @@
 """What the compiler knows about an op: how the axes of `y = op(x, w)` line up.
 
-A rule labels the axes of x, w and y, so that `y = einsum('x,w->y')`. A label that y has and w has not is a batch axis; one that w and x share and y has not
-is summed over. With `x=None` the weight enters element by element and y is the weight itself, broadcast to where it is used. Where an op does not have that
-form by itself (a convolution, a sparse product), `line_up_x` and `line_up_y` bring x and y into it. The kernels at the end serve all ops.
+A rule labels the axes of x, w and y, so that `y = einsum('x,w->y')`. A label that y has and w has
+not is a batch axis; one that w and x share and y has not is summed over. With `x=None` the weight
+enters element by element and y is the weight itself, broadcast to where it is used. Where an op
+does not have that form by itself (a convolution, a sparse product), `line_up_x` and `line_up_y`
+bring x and y into it. The kernels at the end serve all ops.
 """
 
 from __future__ import annotations
@@ -25,17 +27,23 @@ class Axes(NamedTuple):
 
     @property
     def trace(self) -> str:
-        """Labels of a trace that remembers for each weight the one unit it feeds: y's batch axes, then w's axes."""
+        """Labels of a trace that remembers for each weight the one unit it feeds: y's batch axes,
+        then w's axes."""
         return ''.join(c for c in self.y if c not in self.w) + self.w
 
 
 class Table(NamedTuple):
-    """One row of `size` for each sample: `row(x)` is its number (`size` for none), `batch` and `width` are the axes of y."""
+    """A weight of `size` rows of which each sample reads one: `row(x)` is its number (`size` for
+    none), `batch` and `width` are the axes of y that count samples and the elements of a row."""
 
     size: int
     row: Callable[[Any], Any]
     batch: tuple[int, ...]
     width: tuple[int, ...]
+
+
+def _nothing(values: Sequence[Any]) -> None:
+    """What multiplies a weight that enters element by element."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +55,8 @@ class Op:
         w_shape: the weight's shape.
         x: what multiplies the weight, from the values of the equation's operands.
         kept: the label of each axis of y as it is, '' for an axis that lining up replaces.
-        line_up_x, line_up_y: x, and values at y with any leading axes, to the form that is labelled.
+        line_up_x: x to the form that is labelled.
+        line_up_y: values at y, with any leading axes, to the form that is labelled.
         labelled: the shape of the weight in that form.
         whole: a gradient in that form to the weight's own; a reshape unless given.
         apply: `(x, w) -> y`, where a gradient is better taken through the op itself.
@@ -58,7 +67,7 @@ class Op:
 
     axes: Axes
     w_shape: tuple[int, ...]
-    x: Callable[[Sequence[Any]], Any] = lambda values: None
+    x: Callable[[Sequence[Any]], Any] = _nothing
     kept: Sequence[str] | None = None
     line_up_x: Callable[[Any], Any] | None = None
     line_up_y: Callable[[Any], Any] | None = None
@@ -77,32 +86,48 @@ class Op:
     def trace_shape(self, y: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a trace for one state of the units, for an output of this shape."""
         at_y = jax.eval_shape(lambda: self.at_y(jnp.zeros(y))).shape
-        size = dict(zip(self.axes.w, self.labelled or self.w_shape, strict=True)) | dict(
-            zip(self.axes.y, at_y, strict=True)
-        )
+        size = dict(zip(self.axes.w, self.labelled or self.w_shape, strict=True))
+        size.update(zip(self.axes.y, at_y, strict=True))
         return tuple(size[c] for c in self.axes.trace)
 
-    def at_y(self, values: Any) -> Any:
+    def at_x(self, x: jax.Array) -> jax.Array:
+        """`(steps, *x)` in the form that is labelled."""
+        return x if self.line_up_x is None else jax.vmap(self.line_up_x)(x)
+
+    def at_y(self, values: jax.Array) -> jax.Array:
+        """Values at y, with any leading axes, in the form that is labelled."""
         return values if self.line_up_y is None else self.line_up_y(values)
 
-    def to_weight(self, a: Any) -> Any:
+    def to_weight(self, a: jax.Array) -> jax.Array:
+        """A gradient in the form that is labelled as one of the weight."""
         return a.reshape(self.w_shape) if self.whole is None else self.whole(a)
 
 
-# ---- kernels: x has the steps Z first, q and dy too; S and A count the states of a unit ------------------------------------------
+def elementwise(shape: tuple[int, ...]) -> Op:
+    """The use of a weight element by element, at this shape."""
+    labels = ascii_letters[: len(shape)]
+    return Op(Axes(None, labels, labels), shape)
 
 
-def gradient(op: Op, x: Any, dy: Any) -> Any:
-    """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps."""
+# ---- kernels: x is (steps, *x); Z labels the steps, S the states of a unit -----------------------
+
+
+def gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
+    """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps; `dy` is
+    `(steps, *y)`."""
     if op.axes.x is None:
         return dy.sum(0)
-    if op.apply is None:
+    op_apply = op.apply
+    if op_apply is None:
         return _sum_of_products(
-            op, f'Z{op.axes.x}', _at_x(op, x), f'Z{op.axes.y}', op.at_y(dy), op.axes.w
+            op, f'Z{op.axes.x}', op.at_x(x), f'Z{op.axes.y}', op.at_y(dy), op.axes.w
         )
-    return jax.vjp(
-        lambda w: jax.vmap(lambda a: op.apply(a, w))(x), jnp.zeros(op.w_shape, dy.dtype)
-    )[1](dy)[0]  # type: ignore[misc]
+
+    def all_steps(w: jax.Array) -> jax.Array:
+        return jax.vmap(lambda a: op_apply(a, w))(x)
+
+    _, pull = jax.vjp(all_steps, jnp.zeros(op.w_shape, dy.dtype))
+    return pull(dy)[0]
 
 
 def spread(op: Op, x: Any) -> Any:
@@ -110,66 +135,59 @@ def spread(op: Op, x: Any) -> Any:
     return x if op.spread is None else op.spread(x)
 
 
-def spread_gradient(op: Op, x: Any, dy: Any) -> Any:
-    """The same for an x that has been averaged over time."""
+def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
+    """`gradient` for an x that `spread` has made and that may have been averaged over time."""
     if op.spread is None:
         return gradient(op, x, dy)
     return jnp.einsum(f'Z{op.axes.x},Z{op.axes.y}->{op.axes.w}', x, dy)
 
 
-def outer(op: Op, x: Any, q: Any) -> Any:
-    """`sum_k x_k (x) q_k`, what a block adds to a trace."""
+def outer(op: Op, x: jax.Array | None, q: jax.Array) -> jax.Array:
+    """`sum_k x_k (x) q_k`, what a block adds to a trace: `(states, *trace)` from `q`,
+    `(steps, states, *y)`."""
     if op.axes.x is None:
         return q.sum(0)
     if op.outer is not None:
         return op.outer(x, q)
     return _sum_of_products(
-        op, f'ZS{op.axes.y}', op.at_y(q), f'Z{op.axes.x}', _at_x(op, x), f'S{op.axes.trace}'
+        op, f'ZS{op.axes.y}', op.at_y(q), f'Z{op.axes.x}', op.at_x(x), f'S{op.axes.trace}'
     )
 
 
-def decay(op: Op, Q: Any, e: Any) -> Any:
-    """`Q e`: every unit takes what it had through its own transition."""
+def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
+    """`Q e`: every unit takes what it had, `e` of `(states, *trace)`, through its own transition
+    `Q` of `(states, states, *y)`."""
     Q = _beside(op, op.at_y(Q))
-    return sum(
-        Q[:, a] * e[a] for a in range(len(e))
-    )  # a unit has few states; XLA makes one loop of a sum, but none of a reduction
+    # A unit has few states; XLA makes one loop of a sum, but none of a reduction.
+    return sum(Q[:, a] * e[a] for a in range(len(e)))
 
 
-def kept_at(op: Op, e: Any, there: Any) -> Any:
+def kept_at(op: Op, e: jax.Array, there: jax.Array) -> jax.Array:
     """A trace where `there`, values at the units with one for each state first, says so."""
     return _beside(op, op.at_y(jnp.asarray(there, e.dtype))) * e
 
 
-def read(op: Op, lam: Any, e: Any) -> Any:
-    """`lam . e`: credit at the units meets the trace."""
+def read(op: Op, lam: jax.Array, e: jax.Array) -> jax.Array:
+    """`lam . e`: credit at the units, `(states, *y)`, meets the trace."""
     return op.to_weight(jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', op.at_y(lam), e))
 
 
-def _beside(op: Op, values: Any) -> Any:
+def _beside(op: Op, values: jax.Array) -> jax.Array:
     """Values at the units, with any leading axes, so that they can be multiplied with a trace."""
     y, lead = op.axes.y, values.ndim - len(op.axes.y)
     values = values.transpose(*range(lead), *[lead + y.index(c) for c in op.axes.trace if c in y])
     return jnp.expand_dims(values, [lead + k for k, c in enumerate(op.axes.trace) if c not in y])
 
 
-def _at_x(op: Op, x: Any) -> Any:
-    return x if op.line_up_x is None else jax.vmap(op.line_up_x)(x)
-
-
-def _sum_of_products(op: Op, xs: str, x: Any, ys: str, y: Any, out: str) -> Any:
+def _sum_of_products(op: Op, xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.Array:
+    """`einsum('xs,ys->out')`, as a plain sum where that is faster."""
     if op.line_up_y is None or set(op.axes.x or ()) != set(op.axes.y):
         return jnp.einsum(f'{xs},{ys}->{out}', x, y)
-    order = [
-        *out,
-        *[c for c in ys if c not in out],
-    ]  # nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it
-    place = lambda labels, a: jnp.expand_dims(
-        a.transpose([labels.index(c) for c in order if c in labels]),
-        [k for k, c in enumerate(order) if c not in labels],
-    )
+    # Nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it.
+    order = [*out, *[c for c in ys if c not in out]]
+
+    def place(labels: str, a: jax.Array) -> jax.Array:
+        a = a.transpose([labels.index(c) for c in order if c in labels])
+        return jnp.expand_dims(a, [k for k, c in enumerate(order) if c not in labels])
+
     return (place(xs, x) * place(ys, y)).sum(tuple(range(len(out), len(order))))
-
-
-def elementwise(shape: tuple[int, ...]) -> Op:
-    return Op(Axes(None, ascii_letters[: len(shape)], ascii_letters[: len(shape)]), shape)

@@ -24,7 +24,7 @@ class Family(Enum):
     MIXING = auto()  # known, and no position survives
     NO_DERIVATIVE = auto()  # a float comes out, no derivative goes through
     CALL = auto()  # a program is called
-    CUSTOM = auto()  # a program is called that has a derivative of its own
+    CUSTOM = auto()  # a program is called that has a rule of its own
     CONTROL = auto()  # control flow
     BARRIER = auto()  # every operand comes out as it is
     SPARSE = auto()  # a product that cannot always be mapped over time or differentiated

@@ -12,6 +12,7 @@ from .._jax import Primitive, identity_primitive
 
 @functools.cache
 def marker() -> Primitive:
+    """The primitive `trace_mark`, with a parameter `traced`."""
     return identity_primitive('trace_mark')
 
 

@@ -1,9 +1,11 @@
-"""The op rules by primitive. A rule `(eqn, i, const)` describes the use of operand `i` as a weight, or answers `NotImplemented`."""
+"""The op rules by primitive. A rule `(eqn, i, const)` describes the use of operand `i` as a weight,
+or answers `NotImplemented`; `const(atom)` is the value of an atom that is known, or None."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from string import ascii_letters
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +24,12 @@ def _dot_general(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     for pairs in (batch, contract):
         for p, q in zip(*pairs, strict=True):
             labels[0][p] = labels[1][q] = next(letters)
-    free: list[list[str]] = [[], []]
-    for side, axes in enumerate(labels):
+    y = [labels[0][p] for p in batch[0]]
+    for axes in labels:
         for p, c in enumerate(axes):
             if not c:
                 axes[p] = next(letters)
-                free[side].append(axes[p])
-    y = [labels[0][p] for p in batch[0]] + free[0] + free[1]
+                y.append(axes[p])
     return Op(
         Axes(''.join(labels[1 - i]), ''.join(labels[i]), ''.join(y)),
         eqn.invars[i].aval.shape,
@@ -38,59 +39,46 @@ def _dot_general(eqn: JaxprEqn, i: int, const: Callable) -> Op:
 
 def _gather(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     """Rows of a table, picked by data."""
+    if i or not _takes_whole_rows(eqn):
+        return NotImplemented
     n = eqn.params['dimension_numbers']
     table, index = (a.aval for a in eqn.invars)
     rows = n.start_index_map
-    whole = all(
-        size == (1 if a in rows else table.shape[a])
-        for a, size in enumerate(eqn.params['slice_sizes'])
-    )
-    if i or not whole or n.operand_batching_dims or sorted(n.collapsed_slice_dims) != sorted(rows):
-        return NotImplemented
     w = ascii_letters[: table.ndim]
     batch = ascii_letters[table.ndim : table.ndim + index.ndim - 1]
-    kept, picked = iter(c for a, c in enumerate(w) if a not in rows), iter(batch)
-    y = ''.join(
-        next(kept) if a in n.offset_dims else next(picked) for a in range(eqn.outvars[0].aval.ndim)
-    )
+    row, width = ''.join(w[a] for a in rows), ''.join(c for a, c in enumerate(w) if a not in rows)
+    of_row, of_index = iter(width), iter(batch)
+    ndim = eqn.outvars[0].aval.ndim
+    y = ''.join(next(of_row) if a in n.offset_dims else next(of_index) for a in range(ndim))
     sizes = [table.shape[a] for a in rows]
+    axes = Axes(batch + row, w, y)
     clip = 'CLIP' in str(eqn.params['mode'])
 
-    def valid(index):  # what lies outside is clipped, or reads no row
-        return [
-            jnp.clip(index[..., k], 0, n - 1)
-            if clip
-            else jnp.where(index[..., k] < 0, n, index[..., k])
-            for k, n in enumerate(sizes)
-        ]
+    def valid(index: jax.Array) -> list[jax.Array]:
+        """The number of the row on each axis; outside it is clipped, or reads no row (`size`)."""
+        return [_inside(index[..., k], size, clip) for k, size in enumerate(sizes)]
 
-    def one_hot(index):
+    def one_hot(index: jax.Array) -> jax.Array:
         x = jnp.ones(index.shape[:-1], table.dtype)
         for k, at in enumerate(valid(index)):
-            x = x[..., None] * jax.nn.one_hot(at, sizes[k], dtype=table.dtype).reshape(
-                *index.shape[:-1], *[1] * k, sizes[k]
-            )
+            hot = jax.nn.one_hot(at, sizes[k], dtype=table.dtype)
+            x = x[..., None] * hot.reshape(*index.shape[:-1], *[1] * k, sizes[k])
         return x
 
-    axes = Axes(batch + ''.join(w[a] for a in rows), w, y)
-
-    def outer(x, q):
-        width = [c for c in w if c not in [w[a] for a in rows]]
+    def outer(x: jax.Array, q: jax.Array) -> jax.Array:
         q = q.transpose([0, *[2 + y.index(c) for c in batch], 1, *[2 + y.index(c) for c in width]])
-        shape = x.shape[1:-1]
+        samples, states = x.shape[1:-1], q.shape[1 + len(batch)]
         e = jnp.zeros(
-            (*shape, *sizes, q.shape[1 + len(batch)], *[table.shape[w.index(c)] for c in width]),
-            q.dtype,
+            (*samples, *sizes, states, *[table.shape[w.index(c)] for c in width]), q.dtype
         )
-        samples = [
-            jnp.arange(n).reshape(-1, *[1] * (len(shape) - k - 1)) for k, n in enumerate(shape)
-        ]
-        e = e.at[(*samples, *valid(x))].add(q, mode='drop')
-        order = [*batch, *[w[a] for a in rows], 'S', *width]
+        e = e.at[(*_each(samples), *valid(x))].add(q, mode='drop')
+        order = f'{batch}{row}S{width}'
         return e.transpose([order.index(c) for c in f'S{axes.trace}'])
 
-    places = tuple(y.index(c) for c in batch), tuple(y.index(c) for c in w[1:] if c in y)
-    rows_of = Table(table.shape[0], lambda x: valid(x)[0], *places) if tuple(rows) == (0,) else None
+    rows_of = None
+    if tuple(rows) == (0,):
+        samples_at, width_at = (tuple(y.index(c) for c in part) for part in (batch, width))
+        rows_of = Table(table.shape[0], lambda x: valid(x)[0], samples_at, width_at)
     return Op(
         axes,
         table.shape,
@@ -102,16 +90,38 @@ def _gather(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     )
 
 
+def _takes_whole_rows(eqn: JaxprEqn) -> bool:
+    """Whether a gather picks single indices on some axes and takes all of the others."""
+    n, shape = eqn.params['dimension_numbers'], eqn.invars[0].aval.shape
+    rows = n.start_index_map
+    for a, size in enumerate(eqn.params['slice_sizes']):
+        if size != (1 if a in rows else shape[a]):
+            return False
+    return not n.operand_batching_dims and sorted(n.collapsed_slice_dims) == sorted(rows)
+
+
+def _inside(index: jax.Array, size: int, clip: bool) -> jax.Array:
+    if clip:
+        return jnp.clip(index, 0, size - 1)
+    return jnp.where(index < 0, size, index)
+
+
+def _each(shape: Sequence[int]) -> list[jax.Array]:
+    """The numbers of each axis, so that together they index every element."""
+    return [jnp.arange(n).reshape(-1, *[1] * (len(shape) - k - 1)) for k, n in enumerate(shape)]
+
+
 def _dynamic_slice(eqn: JaxprEqn, i: int, const: Callable) -> Op:
-    """A part of a table that starts where data says: `y[a..] = w[start + a..]` on the axes that are not taken whole."""
-    table, sizes = eqn.invars[0].aval, eqn.params['slice_sizes']
+    """A part of a table that starts where data says: `y[a..] = w[start + a..]` on the axes that are
+    not taken whole."""
     if i:
         return NotImplemented
+    table, sizes = eqn.invars[0].aval, eqn.params['slice_sizes']
     cut = [a for a in range(table.ndim) if sizes[a] != table.shape[a]]
     w, moved = ascii_letters[: table.ndim], ascii_letters[table.ndim :]
     y = ''.join(moved[a] if a in cut else c for a, c in enumerate(w))
 
-    def picked(values):
+    def picked(values: Sequence[Any]) -> jax.Array:
         x = jnp.ones((), table.dtype)
         for a in cut:
             start = jnp.clip(values[1 + a], 0, table.shape[a] - sizes[a])
@@ -127,6 +137,6 @@ RULES: dict[str, Callable[[JaxprEqn, int, Callable], Op]] = {
     'gather': _gather,
     'dynamic_slice': _dynamic_slice,
     'conv_general_dilated': convolution,
-    'jit': product,
+    'jit': product,  # a kernel that is looked at from outside
     **dict.fromkeys(members(Family.SPARSE), product),
 }

@@ -1,4 +1,5 @@
-"""Ops of one's own as JAX primitives. The compiler opens such an op and finds the structure of its weights inside, unless an op rule tells it."""
+"""Ops of one's own as JAX primitives. The compiler opens such an op and finds the structure of its
+weights inside, unless an op rule tells it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ OpRule = Callable[[JaxprEqn, int, Callable], Op]
 
 
 class ETPPrimitive(FunctionPrimitive):
-    """A primitive made by `register_primitive`. With an `op_rule` the compiler takes it as it is. `rules` are those of old code, which it does not need."""
+    """A primitive made by `register_primitive`. With an `op_rule` the compiler takes it as it is.
+    `rules` are those of old code, which it does not need."""
 
     trainable: Callable[[Mapping[str, Any]], Mapping[str, int]]
     op_rule: OpRule | None
@@ -30,7 +32,8 @@ class ETPPrimitive(FunctionPrimitive):
         snap_anchor: Callable | None = None,
         snap_adjacency: Callable | None = None,
     ) -> None:
-        """Keep these rules. They are accepted for old code: what they would say is found in the op itself."""
+        """Keep these rules. They are accepted for old code: what they would say is found in the op
+        itself."""
         given = dict(
             dt_to_t=dt_to_t,
             xy_to_dw=xy_to_dw,
@@ -44,20 +47,24 @@ class ETPPrimitive(FunctionPrimitive):
         self.rules.update({k: v for k, v in given.items() if v is not None})
 
     def register_dt_to_t(self, fn: Callable) -> None:
-        """See `register_etp_rules`."""
+        """Keep a rule of old code, see `register_etp_rules`."""
         self.register_etp_rules(dt_to_t=fn)
 
     def register_xy_to_dw(self, fn: Callable) -> None:
-        """See `register_etp_rules`."""
+        """Keep a rule of old code, see `register_etp_rules`."""
         self.register_etp_rules(xy_to_dw=fn)
 
     def register_init_drtrl(self, fn: Callable) -> None:
-        """See `register_etp_rules`."""
+        """Keep a rule of old code, see `register_etp_rules`."""
         self.register_etp_rules(init_drtrl=fn)
 
     def register_init_pp(self, fn: Callable) -> None:
-        """See `register_etp_rules`."""
+        """Keep a rule of old code, see `register_etp_rules`."""
         self.register_etp_rules(init_pp=fn)
+
+
+def _second_operand(params: Mapping[str, Any]) -> Mapping[str, int]:
+    return {'weight': 1}
 
 
 def register_primitive(
@@ -71,15 +78,19 @@ def register_primitive(
     y_outvar_index: int = 0,
     op_rule: OpRule | None = None,
 ) -> ETPPrimitive:
-    """A primitive `p.bind(*operands, **params)` that computes `impl_fn(*operands, **params)`, with derivatives, batching and lowering derived from it.
+    """A primitive `p.bind(*operands, **params)` that computes `impl_fn(*operands, **params)`, with
+    derivatives, batching and lowering derived from it.
 
     Args:
         name: of the primitive.
         impl_fn: the op in JAX.
-        trainable_invars_fn: from the parameters to `{name: operand number}` of the weights; `{'weight': 1}` by default. With `trace='marked'` these are traced.
-        op_rule: `(eqn, i, const) -> Op`, how the axes line up when operand `i` is a weight, or `NotImplemented`; `const(atom)` is the value of an operand that
-            is known at compile time, or None. The op then stays closed. Without it the compiler looks inside.
-        batched, gradient_enabled, x_invar_index, y_outvar_index: accepted for old code; the compiler sees for itself.
+        trainable_invars_fn: from the parameters to `{name: operand number}` of the weights;
+            `{'weight': 1}` by default. With `trace='marked'` these are traced.
+        op_rule: `(eqn, i, const) -> Op`, how the axes line up when operand `i` is a weight, or
+            `NotImplemented`; `const(atom)` is the value of an operand that is known at compile
+            time, or None. The op then stays closed. Without it the compiler looks inside.
+        batched, gradient_enabled, x_invar_index, y_outvar_index: accepted for old code; the
+            compiler sees for itself.
 
     Example:
         >>> import jax.numpy as jnp, braintrace
@@ -92,7 +103,7 @@ def register_primitive(
             f'`impl_fn` must be a function of the operands, got {type(impl_fn).__name__}.'
         )
     primitive = ETPPrimitive(name, impl_fn)
-    primitive.trainable = trainable_invars_fn or (lambda params: {'weight': 1})
+    primitive.trainable = trainable_invars_fn or _second_operand
     primitive.op_rule = op_rule
     primitive.rules = {}
     return primitive

@@ -1,15 +1,15 @@
 """Products with sparse (or event-driven) connections: `y[o(p)] += w[p] x[i(p)]`.
 
-Formats are many, and what they compute is the same. So the indices are not read from a format but found by running the op on index bits: the pull of ones at
-y gives each weight its factor, which is a bit of i(p) when x holds that bit of its own index, and likewise for o(p) with cotangents. An axis of y that a weight
-does not determine counts samples.
+Formats are many, and what they compute is the same. So the indices are not read from a format but
+found by running the op, see `probing`. An axis of y that a weight does not determine counts
+samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from string import ascii_letters
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +17,15 @@ import numpy as np
 
 from .._jax import JaxprEqn, bind, calls_library_kernel, is_float
 from .axes import Axes, Op
+from .probing import Connections, probe
 
 
 def is_kernel(eqn: JaxprEqn) -> bool:
     """Whether an equation calls a product that is looked at from outside: a library's kernel, or
     the plain form of a sparse primitive of JAX."""
-    return calls_library_kernel(eqn) or (
-        eqn.primitive.name == 'jit' and eqn.params['name'] == 'sparse_product'
-    )
+    if eqn.primitive.name != 'jit':
+        return False
+    return calls_library_kernel(eqn) or eqn.params['name'] == 'sparse_product'
 
 
 def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
@@ -32,234 +33,142 @@ def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     parts = _parts(eqn, i, const)
     if parts is None:
         return NotImplemented
-    f, j = parts
-    x, w, y = eqn.invars[j].aval, eqn.invars[i].aval, eqn.outvars[0].aval
-    letters = ascii_letters[: w.ndim]
-    if w.size == 1:  # one weight for all connections: what multiplies it is the product itself
-        all_y = ascii_letters[w.ndim : w.ndim + y.ndim]
-        return Op(
-            Axes(all_y + letters, letters, all_y),
-            w.shape,
-            lambda values: f(values[j], jnp.ones(w.shape, w.dtype)).reshape(*y.shape, *w.shape),
-        )
-    found = _probe(f, x, w, y)
-    if found is None:
+    w, y = eqn.invars[i].aval, eqn.outvars[0].aval
+    if w.size == 1:
+        return _one_weight(parts, w, y)
+    links = probe(parts.f, eqn.invars[parts.x].aval, w, y)
+    if links is None:
         return NotImplemented
-    of_x, of_y, event, used = found
-    as_float = lambda values: event(values[j]).astype(w.dtype)
-    batch = [ascii_letters[w.ndim + a] if of_y[a] is None else '' for a in range(y.ndim)]
-    name = lambda m: (
-        batch[m]
-        if isinstance(m, int)
-        else next(
-            (c for a, c in enumerate(letters) if np.array_equal(m, np.indices(w.shape)[a])), ''
-        )
-    )
-    names_x, names_y = (
-        [name(m) for m in of_x],
-        [b or name(m) for b, m in zip(batch, of_y, strict=True)],
-    )
-    if used is None and all(names_x) and all(names_y):
-        return Op(Axes(''.join(names_x), letters, ''.join(names_y)), w.shape, as_float)
+
+    def counted(values: Sequence[Any]) -> jax.Array:
+        return links.event(values[parts.x]).astype(w.dtype)
+
+    letters = ascii_letters[: w.ndim]
+    batch = [ascii_letters[w.ndim + a] if m is None else '' for a, m in enumerate(links.of_y)]
+    names_x = [batch[m] if isinstance(m, int) else _axis_of(m, letters) for m in links.of_x]
+    names_y = [b or _axis_of(m, letters) for b, m in zip(batch, links.of_y, strict=True)]
+    if links.used is None and all(names_x) and all(names_y):
+        return Op(Axes(''.join(names_x), letters, ''.join(names_y)), w.shape, counted)
     labels = ''.join(batch) + letters
-    fixed = lambda maps: [(a, m) for a, m in enumerate(maps) if isinstance(m, np.ndarray)]
+    samples = links.samples
 
-    def pick(a: Any, maps: Sequence, batch_axes: Sequence[int]) -> Any:
-        """The axes that weights determine, replaced by the weights' axes at the end; samples stay before them, in the order of y."""
-        lead = a.ndim - len(maps)
-        a = a.transpose(
-            [*range(lead), *[lead + k for k in batch_axes], *[lead + k for k, _ in fixed(maps)]]
-        )
-        return a[(..., *[m for _, m in fixed(maps)])]
-
-    samples = [a for a in range(y.ndim) if batch[a]]
-    with_x = {m: k for k, m in enumerate(of_x) if isinstance(m, int)}
-    full = tuple(y.shape[a] for a in samples) + w.shape
-
-    def line_up_x(x: Any) -> Any:
-        aligned = pick(x, of_x, [with_x[a] for a in samples if a in with_x])
-        aligned = jnp.expand_dims(
-            aligned, [k for k, a in enumerate(samples) if a not in with_x]
-        )  # samples that see the same x
-        return jnp.broadcast_to(aligned if used is None else aligned * used, full)
+    def line_up_y(a: jax.Array) -> jax.Array:
+        return _pick(a, links.of_y, samples)
 
     return Op(
         Axes(labels, letters, labels),
         w.shape,
-        as_float,
+        counted,
         kept=batch,
-        line_up_x=line_up_x,
-        line_up_y=lambda a: pick(a, of_y, samples),
+        line_up_x=_line_up_x(links, tuple(y.shape[a] for a in samples) + w.shape),
+        line_up_y=line_up_y,
     )
 
 
-def plain_form(eqn: JaxprEqn, const: Callable) -> Callable | None:
-    """`f(*operands)` in ordinary operations, for a primitive of JAX that cannot be mapped over time (and in part has wrong derivatives)."""
-    name, y = eqn.primitive.name, eqn.outvars[0].aval
-    index = [const(a) for a in eqn.invars[1:-1]]
-    if any(m is None for m in index):
+def _one_weight(parts: _Parts, w: Any, y: Any) -> Op:
+    """One weight for all connections: what multiplies it is the product itself."""
+    of_w = ascii_letters[: w.ndim]
+    of_y = ascii_letters[w.ndim : w.ndim + y.ndim]
+
+    def whole(values: Sequence[Any]) -> jax.Array:
+        return parts.f(values[parts.x], jnp.ones(w.shape, w.dtype)).reshape(*y.shape, *w.shape)
+
+    return Op(Axes(of_y + of_w, of_w, of_y), w.shape, whole)
+
+
+def _axis_of(m: np.ndarray | None, letters: str) -> str:
+    """The label of the weight's axis that an index runs along, if it does."""
+    if m is None:
+        return ''
+    along = np.indices(m.shape)
+    return next((c for a, c in enumerate(letters) if np.array_equal(m, along[a])), '')
+
+
+def _line_up_x(links: Connections, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
+    """A function that takes x to where the weights multiply it, `(*samples, *w)`."""
+    at = {m: k for k, m in enumerate(links.of_x) if isinstance(m, int)}  # sample axis of y -> of x
+    with_x = [at[a] for a in links.samples if a in at]
+    without = [k for k, a in enumerate(links.samples) if a not in at]  # these see the same x
+
+    def line_up_x(x: jax.Array) -> jax.Array:
+        aligned = jnp.expand_dims(_pick(x, links.of_x, with_x), without)
+        return jnp.broadcast_to(aligned if links.used is None else aligned * links.used, shape)
+
+    return line_up_x
+
+
+def _pick(a: jax.Array, maps: Sequence, samples: Sequence[int]) -> jax.Array:
+    """The axes that weights determine, replaced by the weights' axes at the end; samples stay
+    before them, in the order of y."""
+    lead = a.ndim - len(maps)
+    fixed = [(lead + k, m) for k, m in enumerate(maps) if isinstance(m, np.ndarray)]
+    a = a.transpose([*range(lead), *[lead + k for k in samples], *[k for k, _ in fixed]])
+    return a[(..., *[m for _, m in fixed])]
+
+
+class _Parts(NamedTuple):
+    """An equation as `f(x, w)`, and the number of the operand x."""
+
+    f: Callable[[Any, Any], Any]
+    x: int
+
+
+def _parts(eqn: JaxprEqn, i: int, const: Callable) -> _Parts | None:
+    """The equation as a function of the weight, its operand `i`, and of one other operand, if all
+    the rest are known."""
+    known = {k: const(a) for k, a in enumerate(eqn.invars) if k != i}
+    data = [k for k, v in known.items() if v is None]
+    outs = [v for v in eqn.outvars if v.aval.size and is_float(v)]
+    if len(data) != 1 or outs != [eqn.outvars[0]] or not is_float(eqn.invars[i]):
         return None
-    if name.startswith(('csr', 'coo')):
-        rows, cols = (
-            (np.repeat(np.arange(len(index[1]) - 1), np.diff(index[1])), index[0])
-            if name.startswith('csr')
-            else index
-        )
-        out, into = (cols, rows) if eqn.params['transpose'] else (rows, cols)
-        of_x, of_y, j, used = (
-            [into, *range(1, y.ndim)],
-            [out, *[None] * (y.ndim - 1)],
-            len(index) + 1,
-            None,
-        )
+    if eqn.primitive.name == 'jit' and not is_kernel(eqn):
+        return None
+    [j] = data
+
+    def f(x: Any, w: Any) -> Any:
+        values = {k: jnp.asarray(v) for k, v in known.items() if v is not None}
+        values.update({i: w, j: x})
+        return bind(eqn, [values[k] for k in range(len(eqn.invars))])[0]
+
+    return _Parts(f, j)
+
+
+# ---- JAX's own sparse products -------------------------------------------------------------------
+
+
+def plain_form(eqn: JaxprEqn, const: Callable) -> Callable | None:
+    """`f(*operands)` in ordinary operations, for a primitive of JAX that cannot be mapped over time
+    (and in part has wrong derivatives); None where its indices are not known."""
+    indices = [const(a) for a in eqn.invars[1:-1]]
+    if any(m is None for m in indices):
+        return None
+    y = eqn.outvars[0].aval
+    links: Connections | None
+    if eqn.primitive.name.startswith(('csr', 'coo')):
+        x, links = len(eqn.invars) - 1, _of_matrix(eqn, indices)
     else:
-        f, j = _parts(eqn, 0, const) or (None, 0)
-        found = _probe(f, eqn.invars[j].aval, eqn.invars[0].aval, y) if f else None
-        if found is None:
+        parts = _parts(eqn, 0, const)
+        if parts is None:
             return None
-        of_x, of_y, _, used = found
-    samples = [a for a, m in enumerate(of_y) if m is None]
-    if [m for m in of_x if isinstance(m, int)] != samples:
+        x = parts.x
+        links = probe(parts.f, eqn.invars[x].aval, eqn.invars[0].aval, y)
+    if links is None or not links.samples_in_order:
         return None
 
     def sparse_product(*values):
-        return _multiply(values[j], values[0] if used is None else values[0] * used, of_x, of_y, y)
+        w = values[0] if links.used is None else values[0] * links.used
+        return links.multiply(values[x], w, y)
 
     return sparse_product
 
 
-def _multiply(x: Any, w: Any, of_x: Sequence, of_y: Sequence, y: Any) -> Any:
-    """`y[.., o(p)] += x[.., i(p)] w[p]`."""
-    front = sorted(
-        range(len(of_x)),
-        key=lambda a: (not isinstance(of_x[a], int), of_x[a] if isinstance(of_x[a], int) else 0),
-    )
-    order = [a for a, m in enumerate(of_y) if m is None] + [
-        a for a, m in enumerate(of_y) if m is not None
-    ]
-    x = x.transpose(front)[(..., *[m for m in of_x if not isinstance(m, int)])]
-    out = (
-        jnp.zeros([y.shape[a] for a in order], y.dtype)
-        .at[(..., *[m for m in of_y if m is not None])]
-        .add((x * w).astype(y.dtype))
-    )
-    return out.transpose(np.argsort(order))
-
-
-def _parts(eqn: JaxprEqn, i: int, const: Callable) -> tuple[Callable, int] | None:
-    """The op as `f(x, w)` and the number of the operand x, if all others are known."""
-    known = {k: const(a) for k, a in enumerate(eqn.invars) if k != i}
-    data = [k for k, v in known.items() if v is None]
-    outs = [v for v in eqn.outvars if v.aval.size and is_float(v)]
-    if (
-        len(data) != 1
-        or outs != [eqn.outvars[0]]
-        or not is_float(eqn.invars[i])
-        or eqn.primitive.name == 'jit'
-        and not is_kernel(eqn)
-    ):
-        return None
-    [j] = data
-    return lambda x, w: bind(
-        eqn,
-        [w if k == i else x if k == j else jnp.asarray(known[k]) for k in range(len(eqn.invars))],
-    )[0], j
-
-
-def _probe(
-    f: Callable, x: Any, w: Any, y: Any
-) -> tuple[list, list, Callable, np.ndarray | None] | None:
-    """For each axis of x the weights' index there (or the axis of y it goes with), for each axis of y the weights' index (None: samples), how x counts,
-    and which weights are used at all (None: all of them)."""
-    ones = np.ones(x.shape, x.dtype)
-
-    @jax.jit
-    def pull(x, ct):
-        return jax.vjp(lambda w: f(x, w), jnp.ones(w.shape, w.dtype))[1](ct)[0]
-
-    def at(x, ct):
-        with jax.ensure_compile_time_eval():
-            return np.asarray(pull(jnp.asarray(x), jnp.asarray(ct, y.dtype)), float)
-
-    try:
-        count = at(ones, np.ones(y.shape))
-    except Exception:  # a kernel that cannot run here has no structure to find
-        return None
-    used = count > 0.5
-
-    def index(bits: Callable, size: int, total: np.ndarray) -> np.ndarray | None:
-        """The index that every weight has on an axis, from the share of each bit; None if there is no single one."""
-        found = np.zeros(w.shape, np.int64)
-        for bit in range(max(size - 1, 1).bit_length()):
-            share = np.where(used, bits(bit) / np.where(used, total, 1), 0)
-            if (np.abs(share - share.round()) > 1e-2).any() or not (
-                (share > -0.1) & (share < 1.1)
-            ).all():
-                return None
-            found += share.round().astype(np.int64) << bit
-        return found
-
-    of_y: list[np.ndarray | None] = [
-        index(lambda b, a=a: at(ones, _bit(y.shape, a, b)), n, count) if n > 1 else None
-        for a, n in enumerate(y.shape)
-    ]
-    samples = [a for a, m in enumerate(of_y) if m is None]
-
-    def sample(last: int | None) -> np.ndarray:
-        """Ones at one sample: the first, or the last along one of its axes."""
-        ct = np.ones(y.shape)
-        for a in samples:
-            ct = ct * (np.indices(y.shape)[a] == (y.shape[a] - 1 if a == last else 0))
-        return ct
-
-    first = at(ones, sample(None))
-    if ((first < 0.5) & used).any() or not np.allclose(first[used].round(), first[used], atol=1e-2):
-        return None
-    of_x: list[np.ndarray | int] = []
-    for a, n in enumerate(x.shape):
-        m = index(lambda b, a=a: at(_bit(x.shape, a, b).astype(x.dtype), sample(None)), n, first)
-        moves = [
-            s
-            for s in samples
-            if m is not None
-            and y.shape[s] == n > 1
-            and not m.any()
-            and (at(_bit(x.shape, a, 0, last=True).astype(x.dtype), sample(s))[used] > 0.5).all()
-        ]
-        if m is None or len(moves) > 1:
-            return None
-        of_x.append(moves[0] if moves else m)
-    if (np.abs(first[used] - 1) > 1e-2).any():
-        return None
-    values = (
-        np.where(np.arange(ones.size) % 3, 0.5, -1).reshape(x.shape).astype(x.dtype)
-    )  # how x counts: as it is, or as an event
-    weights = (np.arange(w.size) % 7 - 2.5).reshape(w.shape).astype(w.dtype)
-    for event in (lambda v: v, lambda v: v > 0, lambda v: v != 0):
-        if _agrees(f, values, weights * used, event, of_x, of_y, y):
-            return of_x, of_y, event, None if used.all() else used
-    return None
-
-
-def _agrees(
-    f: Callable, x: Any, w: Any, event: Callable, of_x: Sequence, of_y: Sequence, y: Any
-) -> bool:
-    """Whether the indices, which were found through derivatives, also make the value."""
-    with jax.ensure_compile_time_eval():
-        true, samples = (
-            f(jnp.asarray(x), jnp.asarray(w)),
-            [a for a, m in enumerate(of_y) if m is None],
-        )
-        if [m for m in of_x if isinstance(m, int)] != samples:
-            return not samples or all(y.shape[a] == 1 for a in samples)
-        return np.allclose(
-            true,
-            _multiply(event(jnp.asarray(x)).astype(w.dtype), jnp.asarray(w), of_x, of_y, y),
-            atol=1e-3,
-        )
-
-
-def _bit(shape: tuple[int, ...], axis: int, bit: int, last: bool = False) -> np.ndarray:
-    """That bit of each element's index on an axis; with `last` a one at the last index."""
-    index = np.indices(shape)[axis]
-    return (index == shape[axis] - 1 if last else index >> bit & 1).astype(float)
+def _of_matrix(eqn: JaxprEqn, indices: Sequence[np.ndarray]) -> Connections:
+    """The connections of a CSR or COO matrix, or of its transpose."""
+    if eqn.primitive.name.startswith('csr'):
+        cols, starts = indices
+        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    else:
+        rows, cols = indices
+    out, into = (cols, rows) if eqn.params['transpose'] else (rows, cols)
+    ndim = eqn.outvars[0].aval.ndim
+    return Connections([into, *range(1, ndim)], [out, *[None] * (ndim - 1)])
