@@ -164,7 +164,9 @@ def check_factors(graph, params, state, *inputs):
         for f in s.feeds:
             relations, unit = records_of(graph).hidden_param_op_relations, f.unit.ravel()
             slopes = dict(tail_slopes(relations[f.relation], values))
-            for df, k in zip(window.factors.slope(f.relation, s.group, f.unit)[0], order, strict=True):
+            for df, k in zip(
+                window.factors.slope(f.relation, s.group, f.unit)[0], order, strict=True
+            ):
                 true = slopes[g.hidden_outvars[k]].reshape(-1, unit.size)
                 named = true[unit.clip(0), np.arange(unit.size)]
                 np.testing.assert_allclose(

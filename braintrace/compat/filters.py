@@ -1,9 +1,4 @@
-<<<<<<< HEAD
 """Parts of the e-prop family: a low-pass, a fixed random projection, a leaky sum of gradients."""
-=======
-"""Small parts of the e-prop family: a low-pass, a fixed random projection, a leaky sum of
-gradients."""
->>>>>>> graph
 
 from __future__ import annotations
 

@@ -1,12 +1,7 @@
-<<<<<<< HEAD
 """Names of version 0.1.1: operators and parameters as objects.
 
 New code uses `brainstate.ParamState` and plain functions; any weight is traced.
 """
-=======
-"""Names of version 0.1.1: operators and parameters as objects. New code uses
-`brainstate.ParamState` and plain functions; any weight is traced."""
->>>>>>> graph
 
 from __future__ import annotations
 
@@ -32,11 +27,7 @@ def identity(w: Any) -> Any:
 
 
 class ETraceGrad(str, Enum):
-<<<<<<< HEAD
     """How a parameter of 0.1.1 asked for its gradient; nothing depends on it any more."""
-=======
-    """How a gradient was taken in 0.1; kept as it is given."""
->>>>>>> graph
 
     full = 'full'
     approx = 'approx'
@@ -44,14 +35,9 @@ class ETraceGrad(str, Enum):
 
 
 class ETraceOp:
-<<<<<<< HEAD
     """An operator `y = op(x, weights)`: override `xw_to_y`.
 
     Trace rules such as `yw_to_w` are not used any more, the compiler finds them.
-=======
-    """An operator `y = op(x, weights)`: override `xw_to_y`. Trace rules such as `yw_to_w` are not
-    used any more, the compiler finds them.
->>>>>>> graph
 
     Args:
         is_diagonal: whether the operator works element by element.
@@ -75,13 +61,8 @@ class ETraceOp:
         y, pull = jax.vjp(lambda w: self.xw_to_y(x, w), w)
         if jnp.shape(y) != jnp.shape(hidden):
             raise ValueError(
-<<<<<<< HEAD
                 f'`{type(self).__name__}.xy_to_dw`: `hidden` must have the shape {jnp.shape(y)} of '
                 f'the output, got {jnp.shape(hidden)}.'
-=======
-                f'`{type(self).__name__}.xy_to_dw`: `hidden` must have the shape {jnp.shape(y)} '
-                f'of the output, got {jnp.shape(hidden)}.'
->>>>>>> graph
             )
         return pull(hidden)[0]
 
@@ -106,11 +87,7 @@ class _DictOp(ETraceOp):
         return self.xw_to_y(inputs, weights)
 
     def _masked(self, mask: Any, fn: Callable, fn_first: bool = False) -> Callable:
-<<<<<<< HEAD
         """`fn(w * mask)`, or `fn(w) * mask` with `fn_first`, as a function of the weight."""
-=======
-        """`fn` with a mask before it, or after it with `fn_first`."""
->>>>>>> graph
         name = type(self).__name__
         if mask is not None and not hasattr(mask, 'shape'):
             raise TypeError(f'`{name}`: `weight_mask` must be an array, got {type(mask).__name__}.')
@@ -124,14 +101,9 @@ class _DictOp(ETraceOp):
 
 
 class MatMulOp(_DictOp):
-<<<<<<< HEAD
     """`x @ weight_fn(weight_mask * weight) + bias`.
 
     With `apply_weight_fn_before_mask` the weight is `weight_mask * weight_fn(weight)`.
-=======
-    """`x @ weight_fn(weight_mask * weight) + bias`, or `weight_mask * weight_fn(weight)` with
-    `apply_weight_fn_before_mask`.
->>>>>>> graph
 
     Example:
         >>> import jax.numpy as jnp
@@ -172,12 +144,7 @@ class ElemWiseOp(ETraceOp):
 
 
 class ConvOp(_DictOp):
-<<<<<<< HEAD
     """`conv(x, weight_fn(weight_mask * weight)) + bias`, with or without a batch axis."""
-=======
-    """`conv(x, weight_fn(weight_mask * weight)) + bias`, for inputs with or without a batch
-    axis."""
->>>>>>> graph
 
     def __init__(
         self,
@@ -210,12 +177,7 @@ class ConvOp(_DictOp):
 
 
 class SpMatMulOp(_DictOp):
-<<<<<<< HEAD
     """`x @ sparse_mat + bias`, where `weight_fn(weight)` are the stored values of the matrix."""
-=======
-    """`x @ sparse_mat + bias`, where `weight_fn(weight)` are the stored values of the sparse
-    matrix."""
->>>>>>> graph
 
     def __init__(self, sparse_mat: Any, weight_fn: Callable = identity):
         super().__init__()

@@ -8,6 +8,8 @@ from cells import D, H, cat, rng, same, sig
 from inside import program_and_window
 
 import braintrace
+from braintrace.engine.factors import diagonal
+from braintrace.plan.layout import Scope
 
 
 def fused(p, h, x):
@@ -81,9 +83,9 @@ def test_a_unit_s_own_block_of_the_jacobian(way):
 
         def block(h, learner=learner, x=x):
             program, window = program_and_window(learner, params, h, x)
-            by_pulls = program.layout.scope == 'coupled'
+            by_pulls = program.layout.scope is Scope.COUPLED
             assert by_pulls == (way in ('three products', 'mean'))
-            return window.diagonal(0) if by_pulls else window.transition(0)
+            return diagonal(window, 0) if by_pulls else window.factors.transition(0)
 
         true = jax.jacrev(lambda h, x=x: PATHS[way](params, h, x[0]))(h)
         true = true.reshape(h.size, h.size).diagonal().reshape(h.shape)
