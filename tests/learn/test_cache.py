@@ -131,7 +131,7 @@ def test_traces_are_kept_when_a_program_is_made_anew(change):
                 learner(x if other else x.astype(float))
         assert int(learner.running_index.value) == T
         found.append({k: s.value for k, s in learner.etrace.items()})
-    assert_same(*found, tolerance=1e-2 if change == 'input type' else 1e-10)
+    assert_same(*found)
 
 
 def test_a_step_function_may_hold_a_value_of_an_outer_trace():

@@ -289,9 +289,8 @@ def bptt(name):
     @bs.transform.jit
     def run():
         def loss():
-            return (lambda outs: (jax.vmap(loss_of)(outs).mean(), outs))(
-                bs.transform.for_loop(in_time(model), jnp.arange(len(xs)), xs)
-            )
+            outs = bs.transform.for_loop(in_time(model), jnp.arange(len(xs)), xs)
+            return jax.vmap(loss_of)(outs).mean(), outs
 
         return bs.transform.grad(loss, model.states(bs.ParamState), has_aux=True)()
 
