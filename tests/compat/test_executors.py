@@ -7,9 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from family import D, H, Net, X
+from told import RESET
 
 import braintrace
 from braintrace.graph.groups import with_neighbours
+
+pytestmark = RESET
 
 
 def test_an_executor_gives_the_factors_of_a_step():

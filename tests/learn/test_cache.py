@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from module_learner import T, X, Y, assert_same, learner_of, restart
-from told import GATE, IN_WINDOW
+from told import GATE
 
 import braintrace
 
-pytestmark = [pytest.mark.filterwarnings(GATE), pytest.mark.filterwarnings(IN_WINDOW)]
+pytestmark = GATE
+
 KEPT = 32  # compiled programs that a learner may keep
 
 

@@ -15,9 +15,6 @@ from braintools.init import Uniform
 
 import braintrace
 
-pytestmark = pytest.mark.filterwarnings(
-    'ignore::UserWarning'
-)  # what has no trace under D-RTRL is told; tested elsewhere
 brainevent.config.set_backend('cpu', 'jax_raw')  # numba is not always there
 D, N, T, B = 3, 5, 7, 2
 rng = np.random.RandomState(0)
