@@ -1,14 +1,11 @@
 """The one place where tests reach into the library: all others go through the public interface."""
 
 import jax
-from jax.core import eval_jaxpr
+from braintrace.compat.records import published
+from braintrace.graph.compile import compile_step
 
-from braintrace._jax import new_jaxpr
-from braintrace.engine.evaluate import Program
-from braintrace.engine.window import Window
+from braintrace._jax import run_jaxpr
 from braintrace.frontends.function import trace
-from braintrace.graph.etrace_graph import compile_step
-from braintrace.plan.layout import lay_out
 
 
 def graph_of(fn, params, state, *inputs, policy=None, traced='all'):
@@ -18,52 +15,41 @@ def graph_of(fn, params, state, *inputs, policy=None, traced='all'):
 
 def records_of(graph):
     """The published records of a compiled graph."""
-    return graph
+    return published(graph)
 
 
 def traced(graph):
     """The traced uses of weights: the path of the weight and the name of the op."""
-    return [
-        (path, r.primitive.name)
-        for r in graph.hidden_param_op_relations
-        for path in r.trainable_paths.values()
-    ]
+    return [(path, r.use.meets.primitive.name) for r in graph.relations for path in r.paths]
 
 
 def groups(graph):
     """The hidden groups, each as the paths of its states."""
-    return [g.hidden_paths for g in graph.hidden_groups]
+    return [g.paths for g in graph.groups]
 
 
 def told(graph, kind=None, weight=None):
     """The diagnostics of one kind, about one weight."""
-    return [
-        r
-        for r in graph.diagnostics
-        if kind in (None, r.kind) and (weight is None or r.weight_path == weight)
-    ]
+    return graph.explain(kind=kind, weight_path=weight)
 
 
 def run_flat(graph, *leaves):
     """The outputs of the flat program."""
-    jaxpr, captured = flat_program(graph)
-    return eval_jaxpr(jaxpr, (), *captured, *leaves)
+    return run_jaxpr(graph.step.jaxpr, *graph.step.captured, *leaves)
 
 
-def analysis_of(graph):
-    """The influence of everything on everything."""
-    return graph.found
-
-
-def flat_program(graph):
-    """The flat step as a program without constants, and the values of its first inputs."""
-    closed = graph.step.jaxpr
-    jaxpr = closed.jaxpr
-    return new_jaxpr([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), closed.consts
+def tail_of(graph, relation, group):
+    """The program from an op's output to the new states of a group, with what it needs besides."""
+    analysis = graph.analysis
+    return analysis.along([analysis.seed_of(relation.use)], [relation.y_var], group.outvars)
 
 
 def layout_and_window(graph, leaves):
     """The plan of a graph for D-RTRL, and a window of one step at these values of all leaves."""
+    from braintrace.engine.evaluate import Program
+    from braintrace.engine.window import Window
+    from braintrace.plan.layout import lay_out
+
     layout, n = lay_out(graph), len(graph.step.params)
     m = n + len(graph.step.hidden)
     inputs = [a[None] for a in leaves[m:]]
@@ -72,6 +58,8 @@ def layout_and_window(graph, leaves):
 
 def program_and_window(learner, params, state, xs):
     """What a function learner runs, and a window of it over the steps of `xs`."""
+    from braintrace.engine.window import Window
+
     program = learner._executor(None, params, state, (xs[0],), ())[0].program
     leaves = jax.tree.leaves(params), jax.tree.leaves(state)
     return program, Window(program, *leaves, [], [xs], len(xs))

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from braintrace.compat.hidden_group import with_neighbours
 from family import D, H, Net, X
 from told import RESET
 
 import braintrace
-from braintrace.graph.groups import with_neighbours
 
 pytestmark = RESET
 
@@ -70,6 +70,6 @@ def test_neighbourhoods():
     with pytest.raises(
         braintrace.NotSupportedError, match='45 elements .* snap_max_jacobian_elements=44'
     ):
-        with_neighbours(executor.graph.found, [group], 3, 44)
-    [alone] = with_neighbours(executor.graph.found, [group], 1, 5)
+        with_neighbours(executor.graph.compiled.analysis, [group], 3, 44)
+    [alone] = with_neighbours(executor.graph.compiled.analysis, [group], 1, 5)
     assert alone.snap.neighbours.shape == (5, 1)
