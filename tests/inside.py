@@ -13,58 +13,44 @@ from braintrace.plan.layout import lay_out
 
 
 def graph_of(fn, params, state, *inputs, policy=None, traced='all'):
-    """What the compiler finds in a plain step function, with the published records."""
-    step = trace(fn, params, state, *inputs).step
-    return published(compile_step(step, policy=policy, trace=traced))
+    """What the compiler finds in a plain step function."""
+    return compile_step(trace(fn, params, state, *inputs)[0], policy=policy, trace=traced)
 
 
 def records_of(graph):
     """The published records of a compiled graph."""
-    return graph
+    return published(graph)
 
 
 def traced(graph):
     """The traced uses of weights: the path of the weight and the name of the op."""
-    return [
-        (path, r.primitive.name)
-        for r in graph.hidden_param_op_relations
-        for path in r.trainable_paths.values()
-    ]
+    return [(path, r.use.meets.primitive.name) for r in graph.relations for path in r.paths]
 
 
 def groups(graph):
     """The hidden groups, each as the paths of its states."""
-    return [g.hidden_paths for g in graph.hidden_groups]
+    return [g.paths for g in graph.groups]
 
 
 def told(graph, kind=None, weight=None):
     """The diagnostics of one kind, about one weight."""
-    return [
-        r
-        for r in graph.diagnostics
-        if kind in (None, r.kind) and (weight is None or r.weight_path == weight)
-    ]
+    return graph.explain(kind=kind, weight_path=weight)
 
 
 def run_flat(graph, *leaves):
     """The outputs of the flat program."""
-    jaxpr, captured = flat_program(graph)
-    return run_jaxpr(jaxpr, *captured, *leaves)
+    return run_jaxpr(graph.step.jaxpr, *graph.step.captured, *leaves)
 
 
-def analysis_of(graph):
-    """The influence of everything on everything."""
-    return graph.compiled.analysis
-
-
-def flat_program(graph):
-    """The flat step as a program without constants, and the values of its first inputs."""
-    return graph.step.jaxpr, graph.step.captured
+def tail_of(graph, relation, group):
+    """The program from an op's output to the new states of a group, with what it needs besides."""
+    analysis = graph.analysis
+    return analysis.along([analysis.seed_of(relation.use)], [relation.y_var], group.outvars)
 
 
 def layout_and_window(graph, leaves):
     """The plan of a graph for D-RTRL, and a window of one step at these values of all leaves."""
-    layout, n = lay_out(graph.compiled), len(graph.step.params)
+    layout, n = lay_out(graph), len(graph.step.params)
     m = n + len(graph.step.hidden)
     inputs = [a[None] for a in leaves[m:]]
     given = Given(graph.step.captured, leaves[:n], leaves[n:m], [], inputs)

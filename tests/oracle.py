@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-from inside import analysis_of, flat_program, graph_of, layout_and_window, records_of
+from inside import graph_of, layout_and_window, records_of, run_flat, tail_of
 
 from braintrace import DiagnosticKind
 from braintrace._jax import Literal, bind, new_jaxpr, run_jaxpr
@@ -26,7 +26,7 @@ def check_step(fn, params, state, *inputs, policy=None):
     true = jax.jacrev(plain, (0, 1))(params, state)
     dp, ds = ([[np.asarray(a) for a in jax.tree.leaves(row[k])] for row in true] for k in (0, 1))
     check_flat(graph, leaves, dp, ds)
-    check_maps(analysis_of(graph), ds)
+    check_maps(graph.analysis, ds)
     check_groups(records_of(graph), values, ds)
     check_relations(graph, values, dp, jax.tree.leaves(params))
     return graph
@@ -34,20 +34,19 @@ def check_step(fn, params, state, *inputs, policy=None):
 
 def all_values(graph, leaves):
     """The value of every variable."""
-    jaxpr, captured = flat_program(graph)
+    jaxpr = graph.step.jaxpr
     every = [*jaxpr.invars, *[v for e in jaxpr.eqns for v in e.outvars]]
-    values = run_jaxpr(new_jaxpr(jaxpr.invars, every, jaxpr.eqns), *captured, *leaves)
-    return dict(zip(every, values, strict=True))
+    program = new_jaxpr(jaxpr.invars, every, jaxpr.eqns)
+    return dict(zip(every, run_jaxpr(program, *graph.step.captured, *leaves), strict=True))
 
 
 def check_flat(graph, leaves, dp, ds):
     """The flat program has the derivatives of the original."""
     n = len(graph.step.params)
     m = n + len(graph.step.hidden)
-    jaxpr, captured = flat_program(graph)
 
     def run(*moving):
-        return run_jaxpr(jaxpr, *captured, *moving, *leaves[m:])[: m - n]
+        return run_flat(graph, *moving, *leaves[m:])[: m - n]
 
     for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
         for a, b in zip(row, [*p, *s], strict=True):
@@ -103,12 +102,12 @@ def check_groups(graph, values, ds):
 def check_relations(graph, values, dp, params):
     """phi, labels and maps together give the derivative of the new state by the parameters, where
     no part of it was declared mixed."""
-    analysis, outs = analysis_of(graph), graph.step.hidden_outs
+    analysis, outs = graph.analysis, graph.step.hidden_outs
     total = [[np.zeros((v.aval.size, p.size)) for p in params] for v in outs]
     weights, pull = jax.vjp(lambda *p: graph.weights(p), *params)
-    for k, r in enumerate(records_of(graph).hidden_param_op_relations):
+    for k, r in enumerate(graph.relations):
         x = r.operand([a.val if isinstance(a, Literal) else values[a] for a in r.use.eqn.invars])
-        for v, d in tail_slopes(r, values):
+        for v, d in tail_slopes(graph, r, values):
             n = v.aval.size
             dw = jax.vmap(
                 lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None])
@@ -120,7 +119,7 @@ def check_relations(graph, values, dp, params):
     for j, v in enumerate(outs):
         for q, var in enumerate(graph.step.param_vars):
             parts = [u for u, use in enumerate(analysis.uses) if stems_from(analysis, use.w, var)]
-            crowded = records_of(graph).explain(
+            crowded = graph.explain(
                 kind=DiagnosticKind.RELATION_EXCLUDED_SHAPE_MISMATCH,
                 weight_path=graph.step.params[q].path,
             )
@@ -130,15 +129,17 @@ def check_relations(graph, values, dp, params):
                 np.testing.assert_allclose(total[j][q], true, atol=1e-10)
 
 
-def tail_slopes(r, values):
+def tail_slopes(graph, r, values):
     """For each new state that a relation feeds, its derivative by the op's output `(n, *y)`; only
     elements that the maps name may feed it."""
-    for g, tail in zip(r.hidden_groups, r.y_to_hidden_group_jaxprs, strict=True):
-        free = [values[v] for v in tail.invars[:-1]]
-        slopes = jax.jacrev(lambda y, t=tail, c=free: run_jaxpr(t, *c, y))(values[r.y])
-        for v, d in zip(g.hidden_outvars, slopes, strict=True):
-            d = np.asarray(d).reshape(v.aval.size, *r.y.aval.shape)
-            fed = np.zeros((v.aval.size, r.y.aval.size), bool)
+    y = values[r.y_var]
+    for g in r.groups:
+        tail = tail_of(graph, r, g)
+        free = [values[v] for v in tail.free]
+        slopes = jax.jacrev(lambda y, tail=tail, free=free: tail(free, y))(y)
+        for v, d in zip(g.outvars, slopes, strict=True):
+            d = np.asarray(d).reshape(v.aval.size, *y.shape)
+            fed = np.zeros((v.aval.size, y.size), bool)
             mark(fed, r.maps[g.index], transposed=True)
             assert not d.reshape(fed.shape)[~fed].any(), (
                 'a unit is fed by an element that its map does not name'
@@ -162,15 +163,14 @@ def check_factors(graph, params, state, *inputs):
         D = np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)]
         np.testing.assert_allclose(window.factors.transition(s.group)[0], D, atol=1e-11)
         for f in s.feeds:
-            relations, unit = records_of(graph).hidden_param_op_relations, f.unit.ravel()
-            slopes = dict(tail_slopes(relations[f.relation], values))
-            for df, k in zip(
-                window.factors.slope(f.relation, s.group, f.unit)[0], order, strict=True
-            ):
+            r, unit = layout.relations[f.relation], f.unit.ravel()
+            slopes = dict(tail_slopes(graph, r, values))
+            df = window.factors.slope(f.relation, s.group, f.unit)[0]
+            for row, k in zip(df, order, strict=True):
                 true = slopes[g.hidden_outvars[k]].reshape(-1, unit.size)
                 named = true[unit.clip(0), np.arange(unit.size)]
                 np.testing.assert_allclose(
-                    np.where(unit >= 0, df.ravel(), 0), np.where(unit >= 0, named, 0), atol=1e-11
+                    np.where(unit >= 0, row.ravel(), 0), np.where(unit >= 0, named, 0), atol=1e-11
                 )
 
 
@@ -190,7 +190,7 @@ def position_wise_pairs(graph, points):
     """Over all new states and all seeds (old states, outputs of ops): how many pairs are position
     by position in truth, at each of the `points` (values of all leaves), and how many of these the
     compiler calls mixed. Pairs with a product of a weight between them are mixed by definition."""
-    analysis = analysis_of(graph)
+    analysis = graph.analysis
     seeds = dict(enumerate(row.old for row in analysis.rows))
     seeds |= {analysis.seed(u): use.y[0] for u, use in enumerate(analysis.uses) if len(use.y) == 1}
     slopes = nonzero_slopes(graph, list(seeds.values()), points)
@@ -208,8 +208,7 @@ def position_wise_pairs(graph, points):
 
 def nonzero_slopes(graph, seeds, points):
     """For each seed and each new state: which elements depend on which, `(n, m)`, at some point."""
-    jaxpr, captured = flat_program(graph)
-    outs = graph.step.hidden_outs
+    jaxpr, captured, outs = graph.step.jaxpr, graph.step.captured, graph.step.hidden_outs
 
     def run(added, leaves):
         values = {}
@@ -239,14 +238,10 @@ def nonzero_slopes(graph, seeds, points):
 
 def product_between(analysis, seed, dep):
     """Whether a seed is an operand of a product with a weight whose output reaches the value."""
-
-    def reaches(d, i):
-        return i in d.maps or i in d.fans or d.mixed >> i & 1
-
     for u, use in enumerate(analysis.uses):
         operands = [a for k, a in enumerate(use.eqn.invars) if k != use.operand]
         product = use.op is None or use.axes.x is not None
-        if product and reaches(dep, analysis.seed(u)):
-            if any(reaches(analysis.dep(a), seed) for a in operands):
+        if product and dep.seeds >> analysis.seed(u) & 1:
+            if any(analysis.dep(a).seeds >> seed & 1 for a in operands):
                 return True
     return False

@@ -15,7 +15,13 @@ def draw(*s):
     return jnp.asarray(rng.randn(*s) * 0.6)
 
 
-sig, cat = jax.nn.sigmoid, lambda *a: jnp.concatenate(a, -1)
+sig = jax.nn.sigmoid
+
+
+def cat(*parts):
+    return jnp.concatenate(parts, -1)
+
+
 P = dict(
     W=draw(D, H),
     R=draw(H, H),
@@ -84,20 +90,34 @@ def stacked(*layers):
 
 
 tanh_rnn = model(lambda p, h, x: jnp.tanh(x @ p['W'] + h @ p['R'] + p['b']))
-low, high = (
-    lambda p, h, x: jnp.tanh(x @ p['W'] + h @ p['R']),
-    lambda p, h, x: jnp.tanh(x @ p['U'] + 0.5 * h * p['a']),
-)
+
+
+def low(p, h, x):
+    return jnp.tanh(x @ p['W'] + h @ p['R'])
+
+
+def high(p, h, x):
+    return jnp.tanh(x @ p['U'] + 0.5 * h * p['a'])
+
+
+def minimal_gru(p, h, x):
+    u, n = jnp.split(x @ p['M'], 2, -1)
+    return (1 - sig(u)) * h + sig(u) * jnp.tanh(n)
+
+
+def synapse_membrane(p, s, x):
+    g = 0.6 * s[0] + x @ p['W']
+    return g, 0.9 * s[1] + jnp.tanh(g * p['g'])
+
+
+def spike_before_its_reset(p, h, x):
+    v = 0.8 * h + x @ p['W']
+    return v - lax.stop_gradient(spike(v)), spike(v) @ p['o']
+
+
 POSITION_WISE = {
     'leaky': (model(lambda p, h, x: jnp.tanh(p['a'] * h + x @ p['W'] + p['b'])), one),
-    'minimal gru': (
-        model(
-            lambda p, h, x: (lambda u, n: (1 - sig(u)) * h + sig(u) * jnp.tanh(n))(
-                *jnp.split(x @ p['M'], 2, -1)
-            )
-        ),
-        one,
-    ),
+    'minimal gru': (model(minimal_gru), one),
     'linear recurrent unit': (
         model(
             lambda p, s, x: (
@@ -108,15 +128,7 @@ POSITION_WISE = {
         ),
         two,
     ),
-    'synapse and membrane': (
-        model(
-            lambda p, s, x: (lambda g: (g, 0.9 * s[1] + jnp.tanh(g * p['g'])))(
-                0.6 * s[0] + x @ p['W']
-            ),
-            lambda s: s[1],
-        ),
-        two,
-    ),
+    'synapse and membrane': (model(synapse_membrane, lambda s: s[1]), two),
     'lif': (model(lif, spike), one),
     'rolled tail, one sample': (
         model(lambda p, h, x: jnp.tanh(0.5 * h + jnp.roll(x.sum(0) @ p['W'], 1))),
@@ -138,12 +150,7 @@ POSITION_WISE = {
         ),
         one,
     ),
-    'spike before its reset': (
-        lambda p, h, x: (lambda v: (v - lax.stop_gradient(spike(v)), spike(v) @ p['o']))(
-            0.8 * h + x @ p['W']
-        ),
-        one,
-    ),
+    'spike before its reset': (spike_before_its_reset, one),
     'read-out of the old state': (
         lambda p, h, x: (jnp.tanh(p['a'] * h + x @ p['W']), h @ p['o']),
         one,
@@ -227,9 +234,11 @@ def loss(out, y):
 
 def bptt(step, state, params=P, xs=X, ys=Y):
     def total(p):
-        return lax.scan(
-            lambda s, xy: (lambda o: (o[0], loss(o[1], xy[1])))(step(p, s, xy[0])), state, (xs, ys)
-        )[1].mean()
+        def one_step(s, xy):
+            s, out = step(p, s, xy[0])
+            return s, loss(out, xy[1])
+
+        return lax.scan(one_step, state, (xs, ys))[1].mean()
 
     return jax.grad(total)(params)
 

@@ -17,7 +17,13 @@ def draw(*s):
     return jnp.asarray(rng.randn(*s) * 0.5)
 
 
-sig, cat = jax.nn.sigmoid, lambda *a: jnp.concatenate(a, -1)
+sig = jax.nn.sigmoid
+
+
+def cat(*parts):
+    return jnp.concatenate(parts, -1)
+
+
 P = dict(
     W=draw(D, H),
     V=draw(D, H),
@@ -91,6 +97,11 @@ def two_in_one_equation(p, s, x):
 def equal_layers(p, s, x):
     a = jnp.tanh(0.5 * s[0] + x @ p['W'])
     return (a, jnp.tanh(0.5 * s[1] + a @ p['R'])), a
+
+
+def sum_and_parts(p, h, x):
+    y = x @ p['W']
+    return cat(y.sum(-1, keepdims=True), y[:, 1:])
 
 
 def substeps(length):
@@ -347,7 +358,7 @@ MODELS = {
         [],
     ),
     'a sum and its parts': (
-        layer(lambda p, h, x: (lambda y: cat(y.sum(-1, keepdims=True), y[:, 1:]))(x @ p['W'])),
+        layer(sum_and_parts),
         h,
         {'W': 'dot_general'},
         [[('state',)]],

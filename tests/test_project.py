@@ -19,6 +19,7 @@ ROOMS = (
 BELOW_FRONTENDS = ('_jax', 'errors', 'step')
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'flax', 'equinox')
 KNOW_FRAMEWORKS = ('shells/', 'compat/', 'nn/')  # and frontends/<name>.py each its own
+OWN = {'brainstate': ('brainstate', 'saiunit')}  # frameworks of a front-end
 DRAW = ('show/', 'tools/')
 # Underscored names that are somebody's public protocol.
 PROTOCOLS = {
@@ -75,12 +76,12 @@ def test_imports_point_down(file):
 @pytest.mark.parametrize('file', sorted((ROOT / 'frontends').glob('*.py')), ids=lambda f: f.name)
 def test_frontends_know_the_step_and_their_own_framework(file):
     for target, there, line in ours(file):
-        own = target.startswith(('braintrace.frontends.base', 'braintrace.frontends.__init__'))
-        assert there in BELOW_FRONTENDS or own, f'line {line}: {target}'
+        protocol = target.startswith('braintrace.frontends.base')
+        assert there in BELOW_FRONTENDS or protocol, f'line {line}: {target}'
     for target, line in imports(file):
         top = target.split('.')[0]
-        is_units = (file.stem, top) == ('brainstate', 'saiunit')  # brainstate's own units
-        assert top not in FRAMEWORKS or top == file.stem or is_units, f'line {line}: {target}'
+        own = OWN.get(file.stem, (file.stem,))
+        assert top not in FRAMEWORKS or top in own, f'line {line}: {target}'
 
 
 @every_file

@@ -1,5 +1,15 @@
-"""What the compiler tells about ordinary models, as filters for `pytest.mark.filterwarnings`: any
-other warning of ours fails the test."""
+"""What the compiler tells about gated cells, as marks: any other warning of ours fails the test."""
 
-GATE = 'ignore:.*only the direct, position-wise part'  # a GRU's gate also acts through a matrix
-IN_WINDOW = 'ignore:.*in-window gradient'  # a weight without a trace, as a GRU's reset gate
+import pytest
+
+
+def expected(message):
+    return pytest.mark.filterwarnings(f'ignore:{message}')
+
+
+# A gate of brainstate's cells also acts through a matrix, and that part has no trace.
+GATE = expected(r'\S*W(rz|f)\.weight\.\w+ also reaches group \d .*only the direct, position-wise')
+# The reset gate of our GRU acts through a matrix only.
+RESET = expected(r'\S*Wr\.weight\.\w+, used by .*, reaches group \d only through another weight')
+# What stands in front of the weights of a cell.
+IN_FRONT = expected(r'(embed|norm)\.weight\S*, used by .*, reaches .* only through another weight')

@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from family import D, H, Net, X
-from told import GATE
+from told import RESET
 
 import braintrace
 from braintrace.compat.hidden_group import with_neighbours
 
+pytestmark = RESET
 
-@pytest.mark.filterwarnings(GATE)
+
 def test_an_executor_gives_the_factors_of_a_step():
     with brainstate.random.seed_context(1):
         model = brainstate.nn.init_all_states(Net(), batch_size=2)

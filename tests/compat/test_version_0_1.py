@@ -94,3 +94,25 @@ def test_old_and_borrowed_names():
     for module in (braintrace, nn):
         with pytest.raises(AttributeError, match='no_such_name'):
             module.no_such_name  # noqa: B018
+
+
+ONE, TWO = jnp.ones(3), jnp.ones((3, 2))
+
+
+@pytest.mark.parametrize(
+    'error, message, call',
+    [
+        (TypeError, '`op` must be an ETraceOp', lambda: legacy.ETraceParam(TWO, jnp.dot)),
+        (TypeError, 'must be a dict', lambda: legacy.MatMulOp()(ONE, TWO)),
+        (ValueError, "must contain 'weight'", lambda: legacy.MatMulOp()(ONE, {'w': TWO})),
+        (TypeError, '`weight_mask`', lambda: legacy.MatMulOp(3)),
+        (
+            ValueError,
+            "'half' is not a valid",
+            lambda: legacy.ETraceParam({'weight': TWO}, legacy.MatMulOp(), 'half'),
+        ),
+    ],
+)
+def test_errors(error, message, call):
+    with pytest.raises(error, match=message):
+        call()

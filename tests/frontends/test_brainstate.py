@@ -8,8 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import saiunit as u
+from told import GATE, IN_FRONT
 
 import braintrace
+
+pytestmark = [GATE, IN_FRONT]
 
 
 def spiking():

@@ -1,5 +1,7 @@
 """Programs of every kind: control flow, dead branches, derivatives put beside values, bad steps."""
 
+import signal
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,6 +201,25 @@ def test_a_step_may_close_over_values():
         return k
 
     jax.jit(within_a_trace)(one)
+
+
+def test_the_analysis_of_a_loop_that_moves_units_around_ends():
+    """Turn after turn an output of the op reaches another unit: more than there are maps."""
+
+    def step(p, s):
+        return lax.fori_loop(0, 20, lambda i, v: jnp.roll(v, 1) * 0.9, s * p), s
+
+    def give_up(*_):
+        raise TimeoutError('the analysis does not end')
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(60)
+    try:
+        graph = check_step(step, jnp.ones(6), jnp.arange(6.0))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert not traced(graph)
 
 
 def test_a_weight_that_is_stored_in_a_state():

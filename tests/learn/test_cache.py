@@ -10,11 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from module_learner import T, X, Y, assert_same, learner_of, restart
-from told import GATE, IN_WINDOW
+from told import GATE
 
 import braintrace
 
-pytestmark = [pytest.mark.filterwarnings(GATE), pytest.mark.filterwarnings(IN_WINDOW)]
+pytestmark = GATE
+
 KEPT = 32  # compiled programs that a learner may keep
 
 
@@ -131,7 +132,7 @@ def test_traces_are_kept_when_a_program_is_made_anew(change):
                 learner(x if other else x.astype(float))
         assert int(learner.running_index.value) == T
         found.append({k: s.value for k, s in learner.etrace.items()})
-    assert_same(*found, tolerance=1e-2 if change == 'input type' else 1e-10)
+    assert_same(*found)
 
 
 def test_a_step_function_may_hold_a_value_of_an_outer_trace():

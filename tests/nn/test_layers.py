@@ -217,50 +217,6 @@ ONE, TWO = jnp.ones(3), jnp.ones((3, 2))
 @pytest.mark.parametrize(
     'error, message, call',
     [
-        (ValueError, '`x`.* and `weight`.*got shapes', lambda: braintrace.matmul(jnp.ones(4), TWO)),
-        (
-            TypeError,
-            '`weight` must be an array, got NoneType',
-            lambda: braintrace.matmul(ONE, None),
-        ),
-        (
-            TypeError,
-            '`weight_fn` must be a function',
-            lambda: braintrace.matmul(ONE, TWO, weight_fn=3),
-        ),
-        (ValueError, '`bias` of shape', lambda: braintrace.matmul(ONE, TWO, ONE)),
-        (
-            u.UnitMismatchError,
-            '`bias` has unit mV',
-            lambda: braintrace.matmul(ONE, TWO, jnp.ones(2) * u.mV),
-        ),
-        (ValueError, 'G, K', lambda: braintrace.grouped_matmul(ONE, TWO)),
-        (TypeError, '`indices` must be integers', lambda: braintrace.embedding(ONE, TWO)),
-        (ValueError, 'a table', lambda: braintrace.embedding(0, ONE)),
-        (ValueError, 'two operands', lambda: braintrace.einsum('bi,io', TWO, TWO)),
-        (ValueError, 'does not fit shapes', lambda: braintrace.einsum('bi,io->bo', TWO, TWO)),
-        (ValueError, 'equal channels', lambda: braintrace.conv(TWO, jnp.ones((1, 2, 1)))),
-        (
-            ValueError,
-            '`strides`',
-            lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), strides=(1, 1)),
-        ),
-        (
-            ValueError,
-            '`padding`',
-            lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), padding='FULL'),
-        ),
-        (
-            TypeError,
-            '`sparse_mat` must be',
-            lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=TWO),
-        ),
-        (
-            ValueError,
-            '`weight` must be like',
-            lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=brainevent.CSR.fromdense(TWO)),
-        ),
-        (ValueError, '`B`.* and `A`', lambda: braintrace.lora_matmul(ONE, TWO, TWO)),
         (ValueError, '`Linear`: `in_size` must be a positive integer', lambda: nn.Linear('3', 2)),
         (ValueError, 'all axes but the last', lambda: nn.Linear((2, 3), (3, 2))),
         (ValueError, '`num_groups`', lambda: nn.GroupedLinear(0, 3, 2)),
@@ -292,15 +248,6 @@ ONE, TWO = jnp.ones(3), jnp.ones((3, 2))
         (ValueError, 'r_min < r_max', lambda: nn.LRUCell(2, 3, r_min=1.0)),
         (ValueError, '`spk_reset`', lambda: nn.LeakySpikeReadout(2, 3, spk_reset='none')),
         (TypeError, 'layer 1 must be', lambda: nn.stack(jnp.tanh, 3)),
-        (TypeError, '`op` must be an ETraceOp', lambda: legacy.ETraceParam(TWO, jnp.dot)),
-        (TypeError, 'must be a dict', lambda: legacy.MatMulOp()(ONE, TWO)),
-        (ValueError, "must contain 'weight'", lambda: legacy.MatMulOp()(ONE, {'w': TWO})),
-        (TypeError, '`weight_mask`', lambda: legacy.MatMulOp(3)),
-        (
-            ValueError,
-            "'half' is not a valid",
-            lambda: legacy.ETraceParam({'weight': TWO}, legacy.MatMulOp(), 'half'),
-        ),
     ],
 )
 def test_errors(error, message, call):

@@ -58,3 +58,60 @@ def test_operators(lead):
         braintrace.conv(x * mv, kernel, np.arange(5.0) * mv),
         np.einsum('...ck,oc->...ok', x, kernel[..., 0]) + np.arange(5)[:, None],
     )
+
+
+ONE, TWO = jnp.ones(3), jnp.ones((3, 2))
+
+
+@pytest.mark.parametrize(
+    'error, message, call',
+    [
+        (ValueError, '`x`.* and `weight`.*got shapes', lambda: braintrace.matmul(jnp.ones(4), TWO)),
+        (
+            TypeError,
+            '`weight` must be an array, got NoneType',
+            lambda: braintrace.matmul(ONE, None),
+        ),
+        (
+            TypeError,
+            '`weight_fn` must be a function',
+            lambda: braintrace.matmul(ONE, TWO, weight_fn=3),
+        ),
+        (ValueError, '`bias` of shape', lambda: braintrace.matmul(ONE, TWO, ONE)),
+        (
+            u.UnitMismatchError,
+            '`bias` has unit mV',
+            lambda: braintrace.matmul(ONE, TWO, jnp.ones(2) * u.mV),
+        ),
+        (ValueError, 'G, K', lambda: braintrace.grouped_matmul(ONE, TWO)),
+        (TypeError, '`indices` must be integers', lambda: braintrace.embedding(ONE, TWO)),
+        (ValueError, 'a table', lambda: braintrace.embedding(0, ONE)),
+        (ValueError, 'two operands', lambda: braintrace.einsum('bi,io', TWO, TWO)),
+        (ValueError, 'does not fit shapes', lambda: braintrace.einsum('bi,io->bo', TWO, TWO)),
+        (ValueError, 'equal channels', lambda: braintrace.conv(TWO, jnp.ones((1, 2, 1)))),
+        (
+            ValueError,
+            '`strides`',
+            lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), strides=(1, 1)),
+        ),
+        (
+            ValueError,
+            '`padding`',
+            lambda: braintrace.conv(TWO, jnp.ones((1, 3, 1)), padding='FULL'),
+        ),
+        (
+            TypeError,
+            '`sparse_mat` must be',
+            lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=TWO),
+        ),
+        (
+            ValueError,
+            '`weight` must be like',
+            lambda: braintrace.sparse_matmul(ONE, ONE, sparse_mat=brainevent.CSR.fromdense(TWO)),
+        ),
+        (ValueError, '`B`.* and `A`', lambda: braintrace.lora_matmul(ONE, TWO, TWO)),
+    ],
+)
+def test_errors(error, message, call):
+    with pytest.raises(error, match=message):
+        call()

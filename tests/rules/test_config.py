@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from family import H, Net, P, X, Y, grads_of, learner_of, rnn, same
+from told import RESET
 
 import braintrace
+
+pytestmark = RESET
 
 
 def legal():

@@ -235,9 +235,8 @@ def test_what_outputs_read_of_the_old_state_is_credit_of_the_step_before(rule):
     for old, x, y in ((True, xs, ys), (False, xs[:-1], ys[1:])):
 
         def step(p, h, x, old=old):
-            return (lambda n: (n, (h if old else n) @ p['o']))(
-                cell(p, h, h, x)[0] + 0.1 * h.mean(-1, keepdims=True)
-            )
+            new = cell(p, h, h, x)[0] + 0.1 * h.mean(-1, keepdims=True)
+            return new, (h if old else new) @ p['o']
 
         learner = braintrace.compile(step, name, params, start(3), xs[0], **options)
         found.append(

@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from family import C, D, H, Net, P, T, X, Y, grads_of, learner_of, rnn, same
+from told import RESET
 
 import braintrace
+
+pytestmark = RESET
 
 CLASSES = {
     'EProp': dict(kappa_filter_decay=0.5),

@@ -7,8 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from module_learner import B, Net, T, X, Y, assert_same, bptt, learner_of, restart, rng
+from told import GATE
 
 import braintrace
+
+pytestmark = GATE
 
 
 def test_however_it_is_driven():

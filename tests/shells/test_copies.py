@@ -8,11 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from told import GATE, IN_WINDOW
+from told import GATE
 
 import braintrace
 
-pytestmark = [pytest.mark.filterwarnings(GATE), pytest.mark.filterwarnings(IN_WINDOW)]
+pytestmark = GATE
+
 T, B = 5, 2
 rng = np.random.RandomState(0)
 X, Y = rng.randn(T, B, 3), rng.randn(T, B, 2)

@@ -5,8 +5,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from module_learner import B, X, Y, assert_same, learner_of
+from told import GATE
 
 import braintrace
+
+pytestmark = GATE
 
 
 def test_mapped_models():

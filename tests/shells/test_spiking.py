@@ -15,9 +15,6 @@ from braintools.init import Uniform
 
 import braintrace
 
-pytestmark = pytest.mark.filterwarnings(
-    'ignore::UserWarning'
-)  # what has no trace under D-RTRL is told; tested elsewhere
 brainevent.config.set_backend('cpu', 'jax_raw')  # numba is not always there
 D, N, T, B = 3, 5, 7, 2
 rng = np.random.RandomState(0)
@@ -289,9 +286,8 @@ def bptt(name):
     @bs.transform.jit
     def run():
         def loss():
-            return (lambda outs: (jax.vmap(loss_of)(outs).mean(), outs))(
-                bs.transform.for_loop(in_time(model), jnp.arange(len(xs)), xs)
-            )
+            outs = bs.transform.for_loop(in_time(model), jnp.arange(len(xs)), xs)
+            return jax.vmap(loss_of)(outs).mean(), outs
 
         return bs.transform.grad(loss, model.states(bs.ParamState), has_aux=True)()
 

@@ -6,8 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from module_learner import B, T, X, Y, assert_same, learner_of, restart, rng
+from told import GATE
 
 import braintrace
+
+pytestmark = GATE
 
 
 def test_a_readout_outside_the_model_learns_too():

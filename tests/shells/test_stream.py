@@ -5,6 +5,9 @@ import jax
 import numpy as np
 import pytest
 from module_learner import T, X, Y, assert_same, learner_of
+from told import GATE
+
+pytestmark = GATE
 
 
 def test_learning_cuts_the_mask_with_the_sequence(capsys):

@@ -5,11 +5,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from told import GATE, IN_WINDOW
+from told import GATE
 
 import braintrace
 
-pytestmark = [pytest.mark.filterwarnings(GATE), pytest.mark.filterwarnings(IN_WINDOW)]
+pytestmark = GATE
+
 T, B, D, H = 4, 2, 3, 5
 X = np.random.RandomState(0).randn(T, B, D)
 BY_WEIGHT = {
