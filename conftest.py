@@ -16,7 +16,8 @@ import jax
 import pytest
 from _pytest.doctest import DoctestItem
 
-from braintrace.shells.algorithms import BY_NAME, LEARNERS
+import braintrace.shells.algorithms  # noqa: F401, it fills LEARNERS
+from braintrace.rules.registry import BY_NAME, LEARNERS
 
 jax.config.update('jax_disable_most_optimizations', True)
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported

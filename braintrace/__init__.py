@@ -10,29 +10,31 @@ __version__ = '1.0.0a1'
 __version_info__ = (1, 0, 0)
 
 _HOME = {
-    'shells.algorithms': [
+    'shells.vjp_algorithm': ['ETraceVjpAlgorithm'],
+    'shells.state_rules': [
         'BPTT',
-        'DNI',
+        'KFRTRL',
+        'LowRankRTRL',
+        'RTRL',
+        'RandomProjectionVjpAlgorithm',
+        'SnAp',
+        'UORO',
+    ],
+    'shells.unit_rules': [
         'D_RTRL',
         'EProp',
         'ES_D_RTRL',
-        'ETraceVjpAlgorithm',
         'HybridDimVjpAlgorithm',
         'IODimVjpAlgorithm',
-        'KFRTRL',
-        'LowRankRTRL',
         'OSTLFeedforward',
         'OSTLRecurrent',
         'OTTT',
         'ParamDimVjpAlgorithm',
         'RFLO',
-        'RTRL',
-        'RandomProjectionVjpAlgorithm',
-        'SnAp',
         'ThreeFactor',
-        'UORO',
         'pp_prop',
     ],
+    'shells.dni': ['DNI'],
     'tools.comparison': ['Comparison', 'compare'],
     'compat.compiler': [
         'add_hidden_perturbation_from_minfo',
@@ -56,7 +58,8 @@ _HOME = {
     'compat.hidden_group': ['HiddenGroup'],
     'compat.perturbation': ['HiddenPerturbation'],
     'compat.relation': ['HiddenParamOpRelation'],
-    'shells.brainstate': ['ETraceAlgorithm', 'ETraceVmap', 'EligibilityTrace'],
+    'shells.brainstate': ['ETraceAlgorithm', 'EligibilityTrace'],
+    'shells.mapped': ['ETraceVmap'],
     'ops.functions': [
         'conv',
         'einsum',

@@ -46,7 +46,8 @@ Atom: TypeAlias = Var | Literal
 
 
 def is_float(a: Any) -> bool:
-    """Whether a derivative can flow through a value of this type: complex counts, integers and random keys do not."""
+    """Whether a derivative can flow through a value of this type: complex counts, integers and
+    random keys do not."""
     return jnp.issubdtype(a.aval.dtype, jnp.inexact)
 
 
@@ -56,8 +57,8 @@ def _blank() -> Jaxpr:
 
 
 def new_jaxpr(invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[JaxprEqn]) -> Jaxpr:
-    """A program of these equations. Programs of ours have no constvars: what surrounds them enters as an
-    input, see `open_jaxpr`."""
+    """A program of these equations. Programs of ours have no constvars: what surrounds them enters
+    as an input, see `open_jaxpr`."""
     return _blank().replace(
         invars=list(invars),
         outvars=list(outvars),
@@ -110,7 +111,8 @@ def prune(eqns: Sequence[JaxprEqn], outs: Sequence[Any]) -> list[JaxprEqn]:
 
 
 def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
-    """Evaluate one equation on other operands, whatever form its parameters have in this version of JAX."""
+    """Evaluate one equation on other operands, whatever form its parameters have in this version of
+    JAX."""
     if not eqn.primitive.name.startswith(('custom_', 'closed_call', 'core_call')):
         out = eqn.primitive.bind(*values, **eqn.params)
         return list(out) if eqn.primitive.multiple_results else [out]
@@ -154,12 +156,14 @@ def _lines(eqn: JaxprEqn) -> tuple[list, list]:
 
 
 def located(eqn: JaxprEqn, around: JaxprEqn | None) -> JaxprEqn:
-    """The equation; where none of its lines is the user's own, as inside functions that a library compiles, at the place of the call around it."""
+    """The equation; where none of its lines is the user's own, as inside functions that a library
+    compiles, at the place of the call around it."""
     return eqn if around is None or _lines(eqn)[1] else eqn.replace(source_info=around.source_info)
 
 
 def source_line(eqn: JaxprEqn) -> str:
-    """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is one, or `?`."""
+    """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is
+    one, or `?`."""
     inside, own = _lines(eqn)
     own = own or [f for f in inside if not re.search('/(jax|saiunit)/', f[0])] or inside
     return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
@@ -179,7 +183,8 @@ def identity_primitive(name: str) -> Primitive:
 
 
 class FunctionPrimitive(Primitive):
-    """A primitive that computes a function `f(*operands, **params)`; everything else JAX needs is derived from it."""
+    """A primitive that computes a function `f(*operands, **params)`; everything else JAX needs is
+    derived from it."""
 
     def __init__(self, name: str, f: Callable):
         from jax.interpreters import ad, batching, mlir
@@ -213,7 +218,8 @@ class FunctionPrimitive(Primitive):
 
 
 def type_of(a: Any) -> tuple:
-    """The type of an array as programs depend on it: shape, dtype, and how it lies on the axes of a mesh."""
+    """The type of an array as programs depend on it: shape, dtype, and how it lies on the axes of a
+    mesh."""
     if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer):  # the usual case, and quick
         placed = None if isinstance(a.sharding, SingleDeviceSharding) else a.sharding
         return a.shape, a.dtype, placed, None
@@ -229,5 +235,6 @@ def type_of(a: Any) -> tuple:
 
 
 def trace_context() -> Any:
-    """What JAX itself looks at while it traces: precision, axis names, meshes and other settings."""
+    """What JAX itself looks at while it traces: precision, axis names, meshes and other
+    settings."""
     return jax._src.config.trace_context()

@@ -1,4 +1,5 @@
-"""One step of a recurrent model, free of any framework: what every front-end gives and every pass takes."""
+"""One step of a recurrent model, free of any framework: what every front-end gives and every pass
+takes."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ from ._jax import Atom, Jaxpr, Var, run_jaxpr
 
 
 class Leaf(NamedTuple):
-    """One array of the model: the path the user knows it by, its place inside a pytree value, and the
-    states per unit. `columns` > 0 says that the last axis holds that many states of each unit."""
+    """One array of the model: the path the user knows it by, its place inside a pytree value, and
+    the states per unit. `columns` > 0 says that the last axis holds that many states of each
+    unit."""
 
     path: tuple
     key: tuple = ()
@@ -30,10 +32,12 @@ def dotted(path: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """`(captured, params, hidden, other, inputs) -> (hidden, other, outputs)` as a program without constants.
+    """`(captured, params, hidden, other, inputs) -> (hidden, other, outputs)` as a program without
+    constants.
 
-    `captured` are the values that the step closes over (masks, index arrays, a target of an outer trace);
-    they enter the program in front of everything else. `params`, `hidden` and `other` name their leaves.
+    `captured` are the values that the step closes over (masks, index arrays, a target of an outer
+    trace); they enter the program in front of everything else. `params`, `hidden` and `other` name
+    their leaves.
     """
 
     jaxpr: Jaxpr
@@ -85,8 +89,8 @@ class Step:
 
 
 class Fragment(NamedTuple):
-    """A part of a step as a program `(free, inputs) -> outs`: `free` are the variables of the step that it
-    needs besides its inputs, and come first."""
+    """A part of a step as a program `(free, inputs) -> outs`: `free` are the variables of the step
+    that it needs besides its inputs, and come first."""
 
     jaxpr: Jaxpr
     free: tuple[Var, ...]

@@ -14,7 +14,7 @@ from braintrace.plan.layout import lay_out
 
 def graph_of(fn, params, state, *inputs, policy=None, traced='all'):
     """What the compiler finds in a plain step function."""
-    return compile_step(trace(fn, params, state, *inputs)[0], policy=policy, trace=traced)
+    return compile_step(trace(fn, params, state, *inputs).step, policy=policy, trace=traced)
 
 
 def records_of(graph):

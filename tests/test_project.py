@@ -19,7 +19,10 @@ ROOMS = (
 BELOW_FRONTENDS = ('_jax', 'errors', 'step')
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'flax', 'equinox')
 KNOW_FRAMEWORKS = ('shells/', 'compat/', 'nn/')  # and frontends/<name>.py each its own
-OWN = {'brainstate': ('brainstate', 'saiunit')}  # frameworks of a front-end
+OWN = {  # frameworks of a front-end
+    'brainstate': ('brainstate', 'saiunit', 'brainevent'),
+    'pickling': ('brainstate',),
+}
 DRAW = ('show/', 'tools/')
 # Underscored names that are somebody's public protocol.
 PROTOCOLS = {
@@ -28,6 +31,7 @@ PROTOCOLS = {
     '_fields',
     '_make',
     '_repr_svg_',
+    '_src',  # of jax, in _jax.py
 }
 MOST_LINES, MOST_OF_A_FUNCTION = 400, 60
 

@@ -14,8 +14,8 @@ from ..step import Step
 
 
 class ModuleInfo(NamedTuple):
-    """One step of a brainstate module as a program `(arguments, states) -> (outputs, states)`, and which variable is
-    which state."""
+    """One step of a brainstate module as a program `(arguments, states) -> (outputs, states)`, and
+    which variable is which state."""
 
     stateful_model: Any
     closed_jaxpr: ClosedJaxpr
@@ -72,15 +72,16 @@ class ModuleInfo(NamedTuple):
         old_state_vals: Sequence[Any] | None = None,
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """The program's inputs: arguments, then the states' values (by default the present ones)."""
+        """The program's inputs: arguments, then the states' values (by default the present
+        ones)."""
         values = old_state_vals
         if values is None:
             values = [s.value for s in self.compiled_model_states]
         return jax.tree.leaves((tuple(args), dict(kwargs or {}), list(values)))
 
     def unflatten(self, outs: Sequence[Any]) -> tuple[Any, dict, dict, dict]:
-        """`(out, {hidden path: value}, {other path: value}, {variable: value})` from the program's outputs; hidden
-        values come without unit."""
+        """`(out, {hidden path: value}, {other path: value}, {variable: value})` from the program's
+        outputs; hidden values come without unit."""
         n, m = self.num_var_out, self.num_var_out + self.num_var_state
         rest = iter(outs[n:m])
         hidden, other = {}, {}

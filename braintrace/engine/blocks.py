@@ -12,8 +12,8 @@ MOST_STEPS = 128  # a longer block gains little speed and costs memory in propor
 
 
 def in_blocks(f: Callable, carry: Any, xs: Any, length: int, window: int) -> tuple[Any, Any]:
-    """Scan `f(carry, xs of a block) -> (carry, outs)` over blocks of `window` steps; the last one may be
-    shorter. `f` sees and gives arrays with the steps of its block first."""
+    """Scan `f(carry, xs of a block) -> (carry, outs)` over blocks of `window` steps; the last one
+    may be shorter. `f` sees and gives arrays with the steps of its block first."""
     whole, rest = divmod(length, window)
 
     def part(start: Any, steps: int) -> Any:

@@ -1,7 +1,9 @@
-"""The credit of each step inside that step: what the classical rules, with single-step credit, are made of.
+"""The credit of each step inside that step: what the classical rules, with single-step credit, are
+made of.
 
-Every step is differentiated by itself, all of them at once. The old hidden state is a constant except along its
-own position-wise transition, so that nothing here depends on how time is cut into windows.
+Every step is differentiated by itself, all of them at once. The old hidden state is a constant
+except along its own position-wise transition, so that nothing here depends on how time is cut into
+windows.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ NO_FEEDBACK: Feedback = {}
 
 
 class SameStep(NamedTuple):
-    """Credit of the parameters (summed over the steps), of each relation's y, of the old hidden leaves along
-    their own transition, and of the inputs by number; all but the first with the steps first."""
+    """Credit of the parameters (summed over the steps), of each relation's y, of the old hidden
+    leaves along their own transition, and of the inputs by number; all but the first with the steps
+    first."""
 
     params: list[Any]
     y: list[Any]
@@ -71,8 +74,8 @@ def same_step(
 def of_state_before(
     window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
 ) -> list[Any] | None:
-    """Credit of the old hidden leaves from outputs that read them directly (a spike before its reset, a read-out
-    of the old state): credit of the step before. None where no output does."""
+    """Credit of the old hidden leaves from outputs that read them directly (a spike before its
+    reset, a read-out of the old state): credit of the step before. None where no output does."""
     if not window.layout.read_before:
         return None
     program, step = window.program, window.program.step
@@ -95,7 +98,8 @@ def of_state_before(
 def along_units(
     window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
 ) -> list[Any]:
-    """The part of the credit of each relation's y that arrives along position-wise paths, `(K, *y)` each."""
+    """The part of the credit of each relation's y that arrives along position-wise paths, `(K, *y)`
+    each."""
     program, step = window.program, window.program.step
     ys = [r.y_var for r in window.layout.relations]
 
@@ -141,7 +145,8 @@ def of_new_state(
 
 
 def _pull_to_new(window: Window, leaves: dict[int, Var], feedback: Feedback, zeros: dict):
-    """From credit of the graded outputs to that of these new hidden leaves, which do not see each other move."""
+    """From credit of the graded outputs to that of these new hidden leaves, which do not see each
+    other move."""
     program, step = window.program, window.program.step
 
     def outputs(moved):
@@ -160,8 +165,8 @@ def _pull_to_new(window: Window, leaves: dict[int, Var], feedback: Feedback, zer
 
 
 def from_signals(window: Window, signals: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """Signals at the new hidden leaves to credit of each relation's y and of the old hidden leaves, along
-    position-wise paths; all with the steps first."""
+    """Signals at the new hidden leaves to credit of each relation's y and of the old hidden leaves,
+    along position-wise paths; all with the steps first."""
     step, relations = window.program.step, window.layout.relations
     floats = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
 

@@ -1,11 +1,12 @@
 """One evaluator of a compiled step.
 
-The *plain* values of a step are what it computes. Beside them a *track* may be followed: a second value of
-some variables, along some of the paths only. Position-wise paths are such a track: it starts at the old hidden
-state, ends where units are mixed, and joins the plain values at the new hidden state, so that from there credit
-flows on freely to the read-out, the loss, the next layer of the same step. An intermediate that is used both
-ways (a spike that resets the membrane and is sent through a matrix) simply exists twice; XLA merges what is
-equal. `Overrides` says what differs from the program as it is written.
+The *plain* values of a step are what it computes. Beside them a *track* may be followed: a second
+value of some variables, along some of the paths only. Position-wise paths are such a track: it
+starts at the old hidden state, ends where units are mixed, and joins the plain values at the new
+hidden state, so that from there credit flows on freely to the read-out, the loss, the next layer of
+the same step. An intermediate that is used both ways (a spike that resets the membrane and is sent
+through a matrix) simply exists twice; XLA merges what is equal. `Overrides` says what differs from
+the program as it is written.
 """
 
 from __future__ import annotations
@@ -43,8 +44,10 @@ class Overrides:
     """What differs from the program as it is written.
 
     Args:
-        known: values of products that need not be computed again; only their derivative is, if it is asked for.
-        feedback: by the output of a product, the weight that credit goes back through in place of its own.
+        known: values of products that need not be computed again; only their derivative is, if it
+            is asked for.
+        feedback: by the output of a product, the weight that credit goes back through in place of
+            its own.
         added: terms on top of these variables.
         held: operands through which no derivative flows.
         fixed: variables whose derivative ends where they are made.
@@ -66,13 +69,13 @@ class Track:
 
     Args:
         start: values at the start of its paths.
-        born: by variable made in the step, a term on top of its *plain* value: a path begins here, whatever
-            arrives.
+        born: by variable made in the step, a term on top of its *plain* value: a path begins here,
+            whatever arrives.
         added: by variable, a term on top of what arrives.
         cuts: operands at which its paths end.
         joins: variables whose plain value it becomes, and at which it ends.
-        detours: what a unit's change comes back as over each self-path of two products; without a value there
-            the track does not take that path.
+        detours: what a unit's change comes back as over each self-path of two products; without a
+            value there the track does not take that path.
         overrides: of the values on the track.
     """
 
@@ -199,7 +202,8 @@ def _through_feedback(eqn: JaxprEqn, values: Values, weight: int, feedback: Any)
 
 
 def _as_known(eqn: JaxprEqn, values: Values, y: Any) -> Any:
-    """The output of an equation whose value is known; only its derivative is computed, if it is asked for."""
+    """The output of an equation whose value is known; only its derivative is computed, if it is
+    asked for."""
     floats = floats_of(values)
 
     def product(moving):
@@ -211,7 +215,8 @@ def _as_known(eqn: JaxprEqn, values: Values, y: Any) -> Any:
 
 
 def _known_by_forward_rule(product, floats: dict[int, Any], y: Any) -> Any:
-    """For a product of matrices: the transpose of its forward rule sums over the steps inside the product."""
+    """For a product of matrices: the transpose of its forward rule sums over the steps inside the
+    product."""
     known = jax.custom_jvp(lambda moving, y: y)
 
     def rule(primals, tangents):

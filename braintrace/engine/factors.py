@@ -1,8 +1,9 @@
-"""The position-wise factors of a window: how a unit's states move on, and what an op's output adds to them.
+"""The position-wise factors of a window: how a unit's states move on, and what an op's output adds
+to them.
 
-Position p of a new state depends on position p alone along these paths, so one pull with ones at every position
-yields the factors of all of them at once; where units act on each other's neighbours along an index map, one
-pull for each colour.
+Position p of a new state depends on position p alone along these paths, so one pull with ones at
+every position yields the factors of all of them at once; where units act on each other's neighbours
+along an index map, one pull for each colour.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 
 class OfGroup(NamedTuple):
-    """The factors of one group: `D` of shape (K, new states, old states, *units), and by relation, for each
-    colour of units, `df` of shape (K, new states, *y)."""
+    """The factors of one group: `D` of shape (K, new states, old states, *units), and by relation,
+    for each colour of units, `df` of shape (K, new states, *y)."""
 
     D: jax.Array
     df: dict[int, list[jax.Array]]
@@ -44,12 +45,13 @@ class Factors:
         return {g: pull_units(self._window, g, self._rows_of(g)) for g in groups}
 
     def transition(self, group: int) -> jax.Array:
-        """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same unit."""
+        """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same
+        unit."""
         return self._of_groups[group].D
 
     def slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
-        """`df[k, a, y]`, the derivative of new state `a`, of the unit that `unit` names for an element of y, by
-        that element."""
+        """`df[k, a, y]`, the derivative of new state `a`, of the unit that `unit` names for an
+        element of y, by that element."""
         by_colour = self._of_groups[group].df[relation]
         if len(by_colour) == 1:
             return by_colour[0]
@@ -94,8 +96,8 @@ def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
 def new_hidden(
     window: Window, cuts: Cuts, added: dict[int, Any], moving: Sequence[Any]
 ) -> list[Any]:
-    """The new hidden leaves at all steps, as functions of the old ones (`moving`) and of what is added to the
-    outputs of relations, along position-wise paths."""
+    """The new hidden leaves at all steps, as functions of the old ones (`moving`) and of what is
+    added to the outputs of relations, along position-wise paths."""
     program, layout = window.program, window.layout
 
     def one(moment: Moment, added, moving):
@@ -116,8 +118,8 @@ def new_hidden(
 def pull_both(
     window: Window, f: Callable[[Cuts, Any, Any], Any], added: Any, moving: Any
 ) -> tuple[Any, Callable]:
-    """The value of `f(cuts, added, moving)` and its pull-back to both, where the paths of states and those of
-    the outputs of ops may end in different places."""
+    """The value of `f(cuts, added, moving)` and its pull-back to both, where the paths of states
+    and those of the outputs of ops may end in different places."""
     of_states, of_uses = window.program.analysis.cuts, window.program.analysis.use_cuts
     if of_states is of_uses:
         return jax.vjp(lambda a, m: f(of_states, a, m), added, moving)
@@ -127,8 +129,8 @@ def pull_both(
 
 
 def diagonal(window: Window, group: int) -> jax.Array:
-    """`D[k, a, b, unit]` of the whole Jacobian of a step: one pull for each unit, through everything, kept
-    where it comes back to the unit."""
+    """`D[k, a, b, unit]` of the whole Jacobian of a step: one pull for each unit, through
+    everything, kept where it comes back to the unit."""
     layout, program = window.layout, window.program
     units = layout.units[group]
     samples = len(units.shape) > 1 and sample_axes(layout.graph.analysis) is not None

@@ -1,5 +1,5 @@
-"""Loops over the steps of a window, and a step as the body of one: what depends on the parameters alone is
-computed once, before it."""
+"""Loops over the steps of a window, and a step as the body of one: what depends on the parameters
+alone is computed once, before it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..step import Step
 
 
 class Turn(NamedTuple):
-    """What one turn of the loop gives: the new state, the outputs, and the values of the variables that were
-    wanted besides."""
+    """What one turn of the loop gives: the new state, the outputs, and the values of the variables
+    that were wanted besides."""
 
     hidden: list
     other: list
@@ -99,8 +99,8 @@ def _reshaped(tree: Any, shapes: Any, *lead: int) -> Any:
 def over_states(a: jax.Array, axis: int) -> Any:
     """The sum over the few states of a unit, term by term.
 
-    XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can even come
-    out wrong inside a loop.
+    XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can
+    even come out wrong inside a loop.
     """
     terms = [jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis])]
     return sum(terms)

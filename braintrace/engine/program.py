@@ -71,7 +71,8 @@ class Program:
         return Loop(self.step, self.products)
 
     def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
-        """What credit comes from: outputs, and new hidden states where they may be read directly."""
+        """What credit comes from: outputs, and new hidden states where they may be read
+        directly."""
         return [
             *[outs[i] for i in self._graded_outs],
             *[hidden[i] for i in self._graded_hidden],

@@ -22,7 +22,8 @@ from .program import Program
 
 
 class Moment(NamedTuple):
-    """One step of a window, or all of them with the steps first: what it starts from, and what is known of it
+    """One step of a window, or all of them with the steps first: what it starts from, and what is
+    known of it
     already: its products, and what a unit's change comes back as over each detour."""
 
     hidden: Values
@@ -35,8 +36,8 @@ class Moment(NamedTuple):
 class Cotangents(NamedTuple):
     """Credit of what a window (or each step of it, with the steps first) gives; None for none.
 
-    `outs` are those of the graded outputs, with the steps first. `hidden` and `other` are those of the state at
-    the end, one for each leaf; leaves that are not float are passed over.
+    `outs` are those of the graded outputs, with the steps first. `hidden` and `other` are those of
+    the state at the end, one for each leaf; leaves that are not float are passed over.
     """
 
     outs: Values | None = None
@@ -45,7 +46,8 @@ class Cotangents(NamedTuple):
 
 
 class Pulled(NamedTuple):
-    """Credit of what a window is made from. Leaves that are not float, and what was not asked for, are None.
+    """Credit of what a window is made from. Leaves that are not float, and what was not asked for,
+    are None.
 
     `inputs` and `variables` have the steps first.
     """
@@ -60,11 +62,13 @@ class Pulled(NamedTuple):
 class Window:
     """K steps of a program. All arrays have the steps as their first axis.
 
-    Nothing is computed before it is asked for, and under `jit` nothing is computed that is not used.
+    Nothing is computed before it is asked for, and under `jit` nothing is computed that is not
+    used.
 
     Args:
         program: the compiled step.
-        given: captured values, parameters and the state at the entry; the inputs have the steps first.
+        given: captured values, parameters and the state at the entry; the inputs have the steps
+            first.
         length: K.
     """
 
@@ -143,7 +147,8 @@ class Window:
         return jax.vmap(one)(self.before, self.before_other, self.given.inputs, self.products)
 
     def operand(self, use: Use) -> Any:
-        """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise use."""
+        """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise
+        use."""
         if use.op is None or use.op.axes.x is None:
             return None
         op = use.op
@@ -203,8 +208,8 @@ class Window:
         Args:
             to: what gets credit: 'params', 'hidden', 'other' (the state at the entry), 'inputs'.
             variables: these get credit too, at each step.
-            per_step: every step by itself: the state at the end and at the entry are those of each step, with
-                the steps first.
+            per_step: every step by itself: the state at the end and at the entry are those of each
+                step, with the steps first.
             overrides: what differs from the program as it is written.
         """
         state = (self.before, self.before_other) if per_step else self.given[2:4]
@@ -269,7 +274,8 @@ class Window:
         return jax.jvp(run, at, (list(hidden), list(other)))[1]
 
     def _turn(self, params: Values, overrides: Overrides, variables: Sequence[Var]) -> Callable:
-        """One step as the body of a loop: `((hidden, other), (inputs, added)) -> (state, graded outputs)`."""
+        """One step as the body of a loop:
+        `((hidden, other), (inputs, added)) -> (state, graded outputs)`."""
         program, captured = self.program, self.given.captured
         if overrides is PLAIN and not variables:
             handed = program.loop.before(captured, params)

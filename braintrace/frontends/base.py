@@ -1,8 +1,8 @@
-"""What a framework must give so that its models can learn online: the step of a model as a pure program, and the
-places where its values live.
+"""What a framework must give so that its models can learn online: the step of a model as a pure
+program, and the places where its values live.
 
-A front-end imports `step` and its own framework, nothing else. Plain functions are one too: their values are the
-arguments of the step and live nowhere.
+A front-end imports `step` and its own framework, nothing else. Plain functions are one too: their
+values are the arguments of the step and live nowhere.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class TracedModel:
 
 
 class Surroundings(NamedTuple):
-    """What a step may read besides its arguments and states: settings that it is compiled for, and values that move
-    with time."""
+    """What a step may read besides its arguments and states: settings that it is compiled for, and
+    values that move with time."""
 
     settings: Hashable
     moving: Mapping[str, Any]
@@ -82,11 +82,12 @@ class Framework(Protocol):
     def trace(
         self, f: Callable, known: Mapping[tuple, Any], *inputs: Any
     ) -> tuple[TracedModel, list[tuple]]:
-        """A function of states as a step, run purely, and the paths of states that were not known; the states are
-        left as they were."""
+        """A function of states as a step, run purely, and the paths of states that were not known;
+        the states are left as they were."""
 
     def watch(self, model: Any) -> Callable[[], tuple]:
-        """A quick way to say which state objects a model holds now: other ones after it is initialised again."""
+        """A quick way to say which state objects a model holds now: other ones after it is
+        initialised again."""
 
     def surroundings(self) -> Surroundings:
         """What a step may read from the framework's environment now."""
@@ -101,11 +102,13 @@ class Framework(Protocol):
         """The gradient of `f() -> (loss, aux)` by the states of these holders, with the aux."""
 
     def compiled(self, f: Callable, held: Callable[[], tuple]) -> Callable:
-        """`f`, which may write states, as one compiled call. `held` says which state objects there are."""
+        """`f`, which may write states, as one compiled call. `held` says which state objects there
+        are."""
 
 
 def leaves_of(path: tuple, value: Any, columns: int = 0) -> list[Leaf]:
-    """A name for each leaf of a state's value: its path, and the keys that a user wrote inside of it."""
+    """A name for each leaf of a state's value: its path, and the keys that a user wrote inside of
+    it."""
     keyed = jax.tree_util.tree_flatten_with_path(value)[0]
     return [Leaf(path, _written(keys), columns) for keys, _ in keyed]
 

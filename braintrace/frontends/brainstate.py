@@ -30,7 +30,8 @@ if _double and not jax.config.jax_enable_x64:
 
 
 class Origin(NamedTuple):
-    """What brainstate made of a step: the stateful function, and the states that were known to it by path."""
+    """What brainstate made of a step: the stateful function, and the states that were known to it
+    by path."""
 
     stateful: Any
     known: Mapping[tuple, Any]
@@ -73,8 +74,8 @@ def role(state: Any) -> str:
 def trace(
     f: Callable, known: Mapping[tuple, Any], *inputs: Any, **named: Any
 ) -> tuple[TracedModel, list[tuple]]:
-    """A function of states as a step, and the paths of the states that are not among those known. The states are
-    left as they were."""
+    """A function of states as a step, and the paths of the states that are not among those known.
+    The states are left as they were."""
     stateful = brainstate.transform.StatefulFunction(
         _watched(f, known), return_only_write=False, name='step'
     )
@@ -105,8 +106,8 @@ class _Placed(NamedTuple):
 
 
 def _as_step(jaxpr: Jaxpr, captured: tuple, held: tuple[Held, ...], num_outs: int) -> Step:
-    """brainstate's program `(captured, arguments, states) -> (outputs, states)` with the states in the order of the
-    roles, in front."""
+    """brainstate's program `(captured, arguments, states) -> (outputs, states)` with the states in
+    the order of the roles, in front."""
     by_role: dict[str, list[_Placed]] = {PARAM: [], HIDDEN: [], OTHER: []}
     number = 0
     for path, of_role, state in held:
@@ -129,14 +130,15 @@ def _refuse_written_parameter(state: Any, known: Mapping[tuple, Any]) -> None:
     if isinstance(state, brainstate.ParamState):
         path = next((dotted(p) for p, s in known.items() if s is state), '?')
         raise NotSupportedError(
-            f'Parameter {path} is written inside the step. A parameter must only be read there: make it another '
+            f'Parameter {path} is written inside the step. A parameter must only be read there: '
+            'make it another '
             'kind of state, or update it outside.'
         )
 
 
 def _choose_kernels(jaxpr: Jaxpr) -> None:
-    """brainevent's kernels on a CPU need numba. Where it is missing and nobody has chosen others, they run in plain
-    JAX instead of not at all."""
+    """brainevent's kernels on a CPU need numba. Where it is missing and nobody has chosen others,
+    they run in plain JAX instead of not at all."""
 
     def calls_kernels(jaxpr: Jaxpr) -> bool:
         return any(
@@ -156,8 +158,8 @@ def _choose_kernels(jaxpr: Jaxpr) -> None:
 
 
 def surroundings() -> Surroundings:
-    """What a step may read from `brainstate.environ`: the settings it is compiled for, and values that move with time
-    (`t`, `i` and arrays)."""
+    """What a step may read from `brainstate.environ`: the settings it is compiled for, and values
+    that move with time (`t`, `i` and arrays)."""
     settings, moving = [], {}
     for name, value in brainstate.environ.all().items():
         leaves, tree = jax.tree.flatten(value)
@@ -178,12 +180,14 @@ def within(moving: Mapping[str, Any]) -> AbstractContextManager:
 
 
 def watch(model: Any) -> Callable[[], tuple]:
-    """A quick way to say which state objects a model holds now: a model that is initialised again holds others."""
+    """A quick way to say which state objects a model holds now: a model that is initialised again
+    holds others."""
     return _Watch(model).states
 
 
 class _Watch:
-    """Who holds each state, under which name: looked up again when one of them is not there any more."""
+    """Who holds each state, under which name: looked up again when one of them is not there any
+    more."""
 
     def __init__(self, model: Any):
         self._model = model
@@ -228,11 +232,12 @@ def grad(f: Callable, holders: Mapping) -> Callable:
 
 
 def compiled(f: Callable, held: Callable[[], tuple]) -> Callable:
-    """`f`, which may write states, as one compiled call, with as little as possible between the caller and XLA.
+    """`f`, which may write states, as one compiled call, with as little as possible between the
+    caller and XLA.
 
-    `held` says which states there are: when they are other ones, or when a setting of `brainstate.environ` changes, it
-    is compiled anew; for arguments and states of other shapes JAX does so by itself. After an exception all states
-    are as they were.
+    `held` says which states there are: when they are other ones, or when a setting of
+    `brainstate.environ` changes, it is compiled anew; for arguments and states of other shapes JAX
+    does so by itself. After an exception all states are as they were.
     """
     return _Compiled(f, held)
 
@@ -272,7 +277,8 @@ class _Compiled:
             traced, states = self._trace(moving, args)
             if [id(s) for s in states] != [id(s) for s in self._states]:
                 raise ValueError(
-                    'With inputs of this shape the step meets other states than before: make a new stream '
+                    'With inputs of this shape the step meets other states than before: make a '
+                    'new stream '
                     'for them.'
                 )
         return traced.jaxpr_call(values, moving, *args)
@@ -282,7 +288,8 @@ class _Compiled:
 
 
 def _watched(f: Callable, states: Mapping[tuple, Any]) -> Callable:
-    """The function, in which every state takes part, used or not, and a refused write names the state."""
+    """The function, in which every state takes part, used or not, and a refused write names the
+    state."""
 
     def step(*args, **kwargs):
         try:
@@ -294,7 +301,8 @@ def _watched(f: Callable, states: Mapping[tuple, Any]) -> Callable:
             outside = f'(a {type(culprit).__name__} outside the model)'
             path = next((dotted(p) for p, s in states.items() if s is culprit), outside)
             raise ValueError(
-                f'State {path} changes in the step: {error} A state must keep its unit and its structure: '
+                f'State {path} changes in the step: {error} A state must keep its unit and its '
+                'structure: '
                 'convert the new value.'
             ) from error
         for s in states.values():

@@ -16,8 +16,8 @@ from ..step import Leaf, Step
 
 @dataclass(frozen=True, eq=False)
 class TracedFunction:
-    """The step of a plain function, the structure of its output, and which leaves of its state are hidden and which
-    are other (counters, random keys), by number."""
+    """The step of a plain function, the structure of its output, and which leaves of its state are
+    hidden and which are other (counters, random keys), by number."""
 
     step: Step
     out_tree: Any
@@ -70,7 +70,8 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
     state_tree = jax.tree.structure(state)
     if structure['state'] != state_tree:
         raise ValueError(
-            f'`step` takes a state of structure {state_tree} and returns one of {structure["state"]}. It must '
+            f'`step` takes a state of structure {state_tree} and returns one of '
+            f'{structure["state"]}. It must '
             'return the state it was given, updated.'
         )
     hidden, other = moving(flat_state)
@@ -94,7 +95,8 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
 
 
 def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """The leaves of a state that derivatives flow through, and the others (counters, random keys), by number."""
+    """The leaves of a state that derivatives flow through, and the others (counters, random keys),
+    by number."""
     floats = [i for i, a in enumerate(leaves) if _is_inexact(a)]
     return floats, [i for i in range(len(leaves)) if i not in floats]
 

@@ -1,7 +1,8 @@
 """Modules of brainstate through `pickle`.
 
-States of brainstate hold a weak reference to the trace they were made in, and some of its classes are not where they say
-they are; both are seen to here, for everything that hangs on a learner. What a user's model holds besides must pickle by
+States of brainstate hold a weak reference to the trace they were made in, and some of its classes
+are not where they say they are; both are seen to here, for everything that hangs on a learner. What
+a user's model holds besides must pickle by
 itself: functions at the top of a module, not lambdas.
 """
 
@@ -12,7 +13,7 @@ import pickle
 import sys
 from typing import Any
 
-from .brainstate import brainstate
+import brainstate
 
 _OF_THE_TRACE = ('_trace_state', '_source_info', '_hooks_manager', '_level')
 
@@ -56,7 +57,8 @@ def _home(cls: type) -> str:
         if name.split('.')[0] == package and getattr(module, cls.__qualname__, None) is cls:
             return name
     raise pickle.PicklingError(
-        f'{cls.__module__}.{cls.__qualname__} cannot be found where it says it is, so it cannot be pickled. '
+        f'{cls.__module__}.{cls.__qualname__} cannot be found where it says it is, so it cannot '
+        'be pickled. '
         'Define the class at the top of a module.'
     )
 

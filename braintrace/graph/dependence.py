@@ -80,19 +80,24 @@ def join(a: Dep, b: Dep, sizes: Sizes = NO_SIZES) -> tuple[Dep, bool]:
             if both is not None:
                 inverse[s] = both
                 maps.pop(s, None)
-            else:  # what found no room is b's: a keeps its own, so that a loop's fixpoint is reached
-                _keep(a, s, maps, inverse)
+            else:
+                _keep_first(a, b, s, maps, inverse)
         mixed |= full << s
         crowded |= full
     return Dep(maps, mixed, inverse), crowded
 
 
-def _keep(d: Dep, s: int, maps: dict[int, Maps], inverse: dict[int, np.ndarray]) -> None:
-    """Write what `d` itself has for a seed."""
-    for own, table in ((d.maps, maps), (d.inverse, inverse)):
-        table.pop(s, None)
-        if s in own:
-            table[s] = own[s]  # type: ignore[index]
+def _keep_first(
+    a: Dep, b: Dep, s: int, maps: dict[int, Maps], inverse: dict[int, np.ndarray]
+) -> None:
+    """Where b's dependence on a seed finds no room beside a's: a keeps its own, so that the
+    dependences of a loop only grow and its fixpoint is reached."""
+    inverse.pop(s, None)
+    if s in a.inverse:
+        inverse[s] = a.inverse[s]
+        maps.pop(s, None)
+    elif s not in b.maps:
+        maps[s] = a.maps[s]
 
 
 def _joint_inverse(a: Dep, b: Dep, s: int, sizes: Sizes) -> np.ndarray | None:

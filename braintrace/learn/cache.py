@@ -1,8 +1,8 @@
 """What was compiled, kept for the next call.
 
-A function counts as the one it was before if it is the same object, as for `jax.jit`. Arrays count by their types:
-shape, dtype, and how they lie on devices. The number of entries is bounded, the one that was used longest ago goes
-first; nothing of a call that failed is kept.
+A function counts as the one it was before if it is the same object, as for `jax.jit`. Arrays count
+by their types: shape, dtype, and how they lie on devices. The number of entries is bounded, the one
+that was used longest ago goes first; nothing of a call that failed is kept.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ T = TypeVar('T')
 
 
 class Cache:
-    """Entries by key. A copy of a cache, also one through a file, is empty: what was compiled stays where it is."""
+    """Entries by key. A copy of a cache, also one through a file, is empty: what was compiled stays
+    where it is."""
 
     def __init__(self, entries: int = ENTRIES):
         self._entries, self._most = OrderedDict[Hashable, Any](), entries
@@ -37,7 +38,8 @@ class Cache:
     def get(
         self, key: Hashable, make: Callable[[], T], lasting: Callable[[T], bool] | None = None
     ) -> T:
-        """The entry of a key, made if there is none. One that is not `lasting` is given, but not kept."""
+        """The entry of a key, made if there is none. One that is not `lasting` is given, but not
+        kept."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
@@ -58,7 +60,8 @@ class Cache:
         self._met[code] += 1
         if self._met[code] == OFTEN:
             warnings.warn(
-                f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a new function in '
+                f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a '
+                'new function in '
                 f'{OFTEN} calls, and each of them compiled. Define it once, outside of the loop.',
                 stacklevel=4,
             )
@@ -79,7 +82,7 @@ class Cache:
 
 
 def signature(*trees: Any) -> Hashable:
-    """What a program that was traced for these values depends on: their structure and types, and what JAX itself
-    looks at while it traces."""
+    """What a program that was traced for these values depends on: their structure and types, and
+    what JAX itself looks at while it traces."""
     leaves, structure = jax.tree.flatten(trees)
     return structure, tuple([type_of(a) for a in leaves]), trace_context()

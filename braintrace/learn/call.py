@@ -1,7 +1,7 @@
 """One window of a learner as a differentiable function, for use inside somebody's own gradient.
 
-Its past is a constant: the traces speak for it. So a loop of calls gives the sum of their online gradients, never a
-double count.
+Its past is a constant: the traces speak for it. So a loop of calls gives the sum of their online
+gradients, never a double count.
 """
 
 from __future__ import annotations
@@ -118,7 +118,8 @@ def _once(given: Any) -> Any:
 @_once.defjvp
 def _not_twice(primals, tangents):
     raise NotImplementedError(
-        'The gradient of a classical (single-step) rule is not the derivative of a function: it cannot be '
+        'The gradient of a classical (single-step) rule is not the derivative of a function: it '
+        'cannot be '
         "differentiated again. Use vjp_method='multi-step', 'rtrl' or 'bptt'."
     )
 
@@ -132,8 +133,10 @@ def _not_differentiated(captured: list[Any]) -> list[Any]:
 def _refuse_captured(primals, tangents):
     if _real_tangents(tangents[0]):
         raise NotImplementedError(
-            'The step closes over a value that is being differentiated, and a learner gives gradients to '
-            'parameters and inputs only. Make that value a parameter of the model, or an input of the step.'
+            'The step closes over a value that is being differentiated, and a learner gives '
+            'gradients to '
+            'parameters and inputs only. Make that value a parameter of the model, or an input '
+            'of the step.'
         )
     return primals[0], [_still(a) for a in primals[0]]
 

@@ -1,4 +1,5 @@
-"""The pure core of a learner: a program, the carrier of its influence and a signal, as functions of flat leaves."""
+"""The pure core of a learner: a program, the carrier of its influence and a signal, as functions of
+flat leaves."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
 from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
-from ..rules.registry import Rule
+from ..rules.rule import Rule
 from ..rules.signals import NO_EXTRA, Extra, Signal
 from .progress import advance
 
@@ -27,14 +28,16 @@ BUDGET = 256 * 2**20  # bytes that one block of steps may keep
 
 
 class Weights(NamedTuple):
-    """What stays the same during a run: the values that the step captured, and the parameters; flat leaves."""
+    """What stays the same during a run: the values that the step captured, and the parameters; flat
+    leaves."""
 
     captured: Sequence[Any]
     params: Sequence[Any]
 
 
 class Carried(NamedTuple):
-    """What goes from one block to the next: the leaves of the model's state, the traces, the number of steps done."""
+    """What goes from one block to the next: the leaves of the model's state, the traces, the number
+    of steps done."""
 
     hidden: list[Any]
     other: list[Any]
@@ -43,8 +46,8 @@ class Carried(NamedTuple):
 
 
 class Run(NamedTuple):
-    """How a sequence is run: its length, the steps of a block, whether it stands alone (zero traces before, none
-    wanted after), whether a progress bar is shown."""
+    """How a sequence is run: its length, the steps of a block, whether it stands alone (zero traces
+    before, none wanted after), whether a progress bar is shown."""
 
     length: int
     window: int
@@ -53,8 +56,8 @@ class Run(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """What a window adds: gradients of the weights of relations (by number) and of the parameters, credit of the
-    inputs by number, and the traces at its exit if they were wanted."""
+    """What a window adds: gradients of the weights of relations (by number) and of the parameters,
+    credit of the inputs by number, and the traces at its exit if they were wanted."""
 
     given: Contribution
     inputs: dict[int, Any]
@@ -69,7 +72,8 @@ class Core:
         program: the compiled step.
         carrier: takes the influence of the weights across the edge of a window.
         signal: where credit comes from.
-        single_step: whether credit is that of the classical rule; otherwise it is exact inside a window.
+        single_step: whether credit is that of the classical rule; otherwise it is exact inside a
+            window.
         budget: bytes that one block of steps may keep.
     """
 
@@ -110,7 +114,8 @@ class Core:
     ) -> tuple[list[Any], list[Any], Carried]:
         """Gradients of the parameters summed over the steps, all outputs, and what is carried on.
 
-        `inputs` and `cotangents`, which weigh the graded outputs of each step, have the steps first.
+        `inputs` and `cotangents`, which weigh the graded outputs of each step, have the steps
+        first.
         """
         if run.fresh:
             nothing = {**carried.traces, **self.carrier.init()}
@@ -164,8 +169,9 @@ class Core:
         at_outs: Sequence[Any],
         at_hidden: Sequence[Any],
     ) -> tuple[list[Any], dict[int, Any]]:
-        """Gradients of the parameters, and of the inputs by number, of one window, by credit of its outputs, with
-        the steps first, and of its last hidden state (None for leaves that have none)."""
+        """Gradients of the parameters, and of the inputs by number, of one window, by credit of its
+        outputs, with the steps first, and of its last hidden state (None for leaves that have
+        none)."""
         window = self._window(weights, carried, inputs, length)
         at_end = [
             h if h is None else jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h)
@@ -201,7 +207,8 @@ class Core:
         alone: bool,
         keep: bool,
     ) -> Gradients:
-        """What a window adds to the gradient. `alone`: nothing came before; `keep`: the traces go on."""
+        """What a window adds to the gradient. `alone`: nothing came before; `keep`: the traces go
+        on."""
         own = self._own(carried.traces)
         if self.single_step:
             assert isinstance(self.carrier, BlockCarrier)
@@ -237,7 +244,8 @@ class Core:
         return add(of_params, given.params), add(of_weights, weights)
 
     def _to_params(self, weights: Weights, of_params: list, of_weights: list) -> list[Any]:
-        """Gradients of the parameters, from those and from the gradients of the weights as their ops take them."""
+        """Gradients of the parameters, from those and from the gradients of the weights as their
+        ops take them."""
         step, relations = self.program.step, self.program.layout.relations
         phi = weight_program(step, [r.w_var for r in relations])
         _, pull = jax.vjp(lambda p: phi(weights.captured, *p), list(weights.params))
@@ -259,8 +267,8 @@ class Core:
 
     @cached_property
     def bytes_per_step(self) -> int:
-        """What one step keeps in a block: its states and, for each relation, x, the credit of y and its slopes; and
-        what the carrier itself keeps."""
+        """What one step keeps in a block: its states and, for each relation, x, the credit of y and
+        its slopes; and what the carrier itself keeps."""
         step, layout = self.program.step, self.program.layout
         total = sum(_bytes(v) for v in [*step.hidden_vars, *step.other_vars]) * 2
         if self.single_step and isinstance(self.carrier, BlockCarrier):
@@ -272,8 +280,8 @@ class Core:
         return total
 
     def memory(self) -> dict[str, int]:
-        """What a run costs: the bytes of all traces, the steps of the longest block that `window='auto'` takes, and
-        its bytes."""
+        """What a run costs: the bytes of all traces, the steps of the longest block that
+        `window='auto'` takes, and its bytes."""
         steps = pick_window(MOST_STEPS, self.bytes_per_step, self.budget)
         traces = sum(a.size * a.dtype.itemsize for a in self.shapes.values())
         return {
@@ -295,7 +303,8 @@ def core_of(
 ) -> Core:
     """The core of a rule, with settled options, for a graph.
 
-    `graded` are the outputs that credit comes from, all by default; with `grade_hidden` the new hidden states too.
+    `graded` are the outputs that credit comes from, all by default; with `grade_hidden` the new
+    hidden states too.
     """
     if 'trace_limit' in options:
         graph = without_large_traces(graph, options['trace_limit'], options.get('embedding_rows'))
@@ -306,7 +315,8 @@ def core_of(
 
 
 def add(total: Sequence[Any], more: Sequence[Any] | None) -> list[Any]:
-    """Sums in the types of the first, which is None or of no float type where there is no gradient."""
+    """Sums in the types of the first, which is None or of no float type where there is no
+    gradient."""
     if more is None:
         return list(total)
     return [_plus(a, b) for a, b in zip(total, more, strict=True)]

@@ -54,7 +54,8 @@ def _first(x: Any) -> Any:
 
 
 def over_steps(x: Any, length: int) -> list[jax.Array]:
-    """The leaves of one input with so many steps first; what is given for one step stands for all of them."""
+    """The leaves of one input with so many steps first; what is given for one step stands for all
+    of them."""
     if isinstance(x, MultiStepData):
         return [jnp.asarray(a) for a in jax.tree.leaves(x.data)]
     leaves = jax.tree.leaves(x.data if isinstance(x, SingleStepData) else x)

@@ -1,4 +1,5 @@
-"""A learner over whole sequences: the user's step, loss included, is compiled as one program and run in blocks."""
+"""A learner over whole sequences: the user's step, loss included, is compiled as one program and
+run in blocks."""
 
 from __future__ import annotations
 
@@ -67,7 +68,8 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Gradients by the keys of the weights that were asked for, the losses of the steps, and the aux."""
+    """Gradients by the keys of the weights that were asked for, the losses of the steps, and the
+    aux."""
 
     grads: dict
     losses: jax.Array
@@ -142,7 +144,8 @@ def _one_loss(result: Any, has_aux: bool) -> Any:
 
 
 def _by_weight(compiled: Compiled, grads: list[Any], weights: Mapping) -> dict:
-    """Gradients of the parameters by the user's keys; zero for a parameter that the step does not meet."""
+    """Gradients of the parameters by the user's keys; zero for a parameter that the step does not
+    meet."""
     of_role = compiled.model.of_role(PARAM)
     values = compiled.model.values(PARAM, grads)
     of = {id(h.holder): value for h, value in zip(of_role, values, strict=True)}
@@ -153,7 +156,8 @@ def _by_weight(compiled: Compiled, grads: list[Any], weights: Mapping) -> dict:
 
 
 def _over_time(learning: Learning, sequences: tuple, length: int) -> list[Any]:
-    """The leaves of all inputs with time as first axis; what moves in the surroundings stands still meanwhile."""
+    """The leaves of all inputs with time as first axis; what moves in the surroundings stands still
+    meanwhile."""
     moving = jax.tree.leaves(learning.framework.surroundings().moving)
     still = [jnp.broadcast_to(a, (length, *jnp.shape(a))) for a in moving]
     return still + [jnp.asarray(a) for a in jax.tree.leaves(sequences)]
@@ -178,7 +182,8 @@ def grad_by_chunks(
         )
     if learning.how.single_step:
         raise ValueError(
-            "`chunk_size` needs a learner with vjp_method='multi-step'. For blocks of the classical rule use "
+            "`chunk_size` needs a learner with vjp_method='multi-step'. For blocks of the "
+            'classical rule use '
             '`window`.'
         )
     mask = spread_mask(asked.mask, (length,), jnp.result_type(float))
@@ -202,7 +207,8 @@ def _losses(result: Any, has_aux: bool, chunk: int) -> tuple[Any, Any]:
     losses, aux = result if has_aux else (result, jnp.zeros(()))
     if jnp.shape(losses) != (chunk,):
         raise ValueError(
-            f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape ({chunk},), '
+            f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape '
+            f'({chunk},), '
             f'got {jnp.shape(losses)}.'
         )
     return losses, aux
@@ -256,7 +262,8 @@ def learn(
 def stream(
     learning: Learning, weights: Mapping, asked: Asked, update_weights: Callable
 ) -> Callable:
-    """`live(data, modulator)`: one step, its gradient and `update_weights(grads)` in one compiled call."""
+    """`live(data, modulator)`: one step, its gradient and `update_weights(grads)` in one compiled
+    call."""
 
     def one(data, modulator):
         data, modulator = jax.tree.map(lambda a: jnp.asarray(a)[None], (data, modulator))

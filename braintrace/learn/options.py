@@ -26,7 +26,8 @@ def sequence_length(sequences: Sequence[Any]) -> int:
         raise ValueError('Give at least one sequence.')
     if len(lengths) > 1:
         raise ValueError(
-            f'The sequences have different lengths {sorted(lengths)}: time is the first axis of every array.'
+            f'The sequences have different lengths {sorted(lengths)}: time is the first axis of '
+            'every array.'
         )
     [length] = lengths
     if not length:
@@ -55,7 +56,8 @@ def per_step(modulator: Any, length: int) -> Any:
         m = jnp.asarray(m)
         if m.ndim and m.shape[0] != length:
             raise ValueError(
-                f'`modulator` has shape {m.shape}: it must be a number, or have the {length} steps as its '
+                f'`modulator` has shape {m.shape}: it must be a number, or have the {length} '
+                'steps as its '
                 'first axis.'
             )
         return m if m.ndim else jnp.broadcast_to(m, (length,))

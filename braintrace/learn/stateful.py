@@ -1,7 +1,8 @@
-"""Learners of models that hold their states: compiling, and the way of values from the model and back.
+"""Learners of models that hold their states: compiling, and the way of values from the model and
+back.
 
-A shell of some framework owns the parts of a `Learning` and puts them together for each call, so that whatever copies
-the shell copies a learner.
+A shell of some framework owns the parts of a `Learning` and puts them together for each call, so
+that whatever copies the shell copies a learner.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
 from ..plan.keys import TraceKey
 from ..rules.carrier import Traces
-from ..rules.registry import Rule, rule_of
+from ..rules.registry import rule_of
+from ..rules.rule import Rule
 from ..rules.signals import FEEDBACK, Extra
 from .cache import Cache, signature
 from .core import BUDGET, Carried, Core, Weights, core_of
@@ -29,8 +31,9 @@ from .core import BUDGET, Carried, Core, Weights, core_of
 
 @dataclass(frozen=True, eq=False)
 class How:
-    """What a user has said about a learner: the rule and its settled options, the kind of credit, what to do with
-    control flow, which weights may have a trace, the bytes that a block may keep."""
+    """What a user has said about a learner: the rule and its settled options, the kind of credit,
+    what to do with control flow, which weights may have a trace, the bytes that a block may
+    keep."""
 
     rule: Rule
     options: dict[str, Any]
@@ -63,7 +66,8 @@ class Compiled(NamedTuple):
 
     @property
     def lasting(self) -> bool:
-        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs to that."""
+        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs
+        to that."""
         captured = self.model.step.captured
         return not any(isinstance(c, jax.core.Tracer) for c in captured)
 
@@ -75,14 +79,18 @@ class Compiled(NamedTuple):
 
 @dataclass(eq=False)
 class Own:
-    """What a learner keeps for itself, out of sight of frameworks, which look for states in every container.
+    """What a learner keeps for itself, out of sight of frameworks, which look for states in every
+    container.
 
     Args:
         cache: what was compiled.
-        outside: parameter states that steps use and the model does not hold, in the order they were met.
-        example: the shapes of one step's inputs, for which the learner was compiled; None before that.
+        outside: parameter states that steps use and the model does not hold, in the order they were
+            met.
+        example: the shapes of one step's inputs, for which the learner was compiled; None before
+            that.
         keys: the traces met so far, by their text.
-        held: the identities of the states that the model had when it was compiled; None after a copy.
+        held: the identities of the states that the model had when it was compiled; None after a
+            copy.
     """
 
     cache: Cache = field(default_factory=Cache)
@@ -105,7 +113,8 @@ class Learning(NamedTuple):
         framework: how that is done in the model's framework.
         model: the one whose states are followed.
         step: what is run for one step.
-        memory: holds `{'steps': number of steps done, 'traces': {text of the key: array}}` as its `value`.
+        memory: holds `{'steps': number of steps done, 'traces': {text of the key: array}}` as its
+            `value`.
         how: what the user has said.
         own: what the learner keeps for itself.
         extra: `extra(modulator, length, window)`, what the signal takes from outside.
@@ -125,8 +134,8 @@ class Learning(NamedTuple):
         return self.own.cache.get(key, lambda: self.framework.watch(self.model))()
 
     def key(self, settings: Hashable, inputs: Any) -> Hashable:
-        """All that a program depends on besides the function: settings, the types of inputs and states, and that the
-        states are the ones it was made for."""
+        """All that a program depends on besides the function: settings, the types of inputs and
+        states, and that the states are the ones it was made for."""
         held = self.held()
         return settings, tuple([id(s) for s in held]), signature(inputs, [s.value for s in held])
 
@@ -235,14 +244,17 @@ def _traces_for(memory: dict[str, Any], core: Core, model: TracedModel) -> Trace
 
 
 def _may_begin_anew(memory: dict[str, Any], key: TraceKey, old: Any, like: Any) -> None:
-    """Refuse to lose what was learned: a trace may only begin if the learner has none, or has made no step."""
+    """Refuse to lose what was learned: a trace may only begin if the learner has none, or has made
+    no step."""
     inside = isinstance(memory['steps'], jax.core.Tracer)
     if old is None and not inside:
         return
     if old is None:
         raise ValueError(
-            f'`step_fn` traces a weight outside the model ({key}), and the learner has no room for it inside '
-            '`jit`. Run `step_fn` once outside of `jit`, for instance with `etrace_evolve`, or make the module '
+            f'`step_fn` traces a weight outside the model ({key}), and the learner has no room '
+            'for it inside '
+            '`jit`. Run `step_fn` once outside of `jit`, for instance with `etrace_evolve`, or '
+            'make the module '
             'a part of the model.'
         )
     if inside or jnp.any(memory['steps'] != 0):
@@ -262,7 +274,8 @@ def give(
     if not with_traces:
         return
     new = {str(key): trace for key, trace in carried.traces.items()}
-    # a trace that this program does not advance has no meaning any more; feedback weights keep theirs
+    # a trace that this program does not advance has no meaning any more; feedback weights
+    # keep theirs
     for text, trace in learning.memory.value['traces'].items():
         if text not in new:
             stays = text in learning.own.keys and learning.own.keys[text].kind == FEEDBACK
@@ -275,7 +288,8 @@ def give(
 
 @dataclass(eq=False)
 class Driving:
-    """A driver that traces a user's step: the memory of the learner it drives, and how often that was called."""
+    """A driver that traces a user's step: the memory of the learner it drives, and how often that
+    was called."""
 
     memory: Any
     calls: int = 0

@@ -343,20 +343,10 @@ def lora_matmul(
     x, b, a = _values(given)
     b = _hook('lora_matmul', 'b_fn', b_fn)(b)
     a = _hook('lora_matmul', 'a_fn', a_fn)(a)
-    _fits(
-        'lora_matmul',
-        b.ndim == a.ndim == 2 and b.shape[1] == a.shape[0],
-        '`B` (K, R) and `A` (R, N)',
-        b,
-        a,
-    )
-    _fits(
-        'lora_matmul',
-        x.ndim >= 1 and x.shape[-1] == b.shape[0],
-        '`x` (..., K) and `B` (K, R)',
-        x,
-        b,
-    )
+    factors = b.ndim == a.ndim == 2 and b.shape[1] == a.shape[0]
+    _fits('lora_matmul', factors, '`B` (K, R) and `A` (R, N)', b, a)
+    product = x.ndim >= 1 and x.shape[-1] == b.shape[0]
+    _fits('lora_matmul', product, '`x` (..., K) and `B` (K, R)', x, b)
     return _finish('lora_matmul', x @ marked(alpha * (b @ a)), given, bias, bias_fn)
 
 

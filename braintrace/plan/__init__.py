@@ -1,1 +1,2 @@
-"""Which traces a rule keeps for a graph: of which weight, for which units, of which shape, under which key."""
+"""Which traces a rule keeps for a graph: of which weight, for which units, of which shape, under
+which key."""

@@ -15,10 +15,11 @@ UNNAMED = (TRACE, OUTPUT)  # kinds that need no word of their own
 
 @dataclass(frozen=True)
 class TraceKey:
-    """The parameters behind a weight, the first hidden state of the group it feeds, and the kind of trace.
+    """The parameters behind a weight, the first hidden state of the group it feeds, and the kind of
+    trace.
 
-    `number` tells apart keys that are alike in everything else. Keys are ordered as their texts are, so
-    that JAX can flatten a dict of them.
+    `number` tells apart keys that are alike in everything else. Keys are ordered as their texts
+    are, so that JAX can flatten a dict of them.
     """
 
     weight: tuple[Leaf, ...] = ()

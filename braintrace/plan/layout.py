@@ -1,4 +1,5 @@
-"""Where traces live: a slot for each weight and the units it feeds, and how values of units reach the outputs of its op."""
+"""Where traces live: a slot for each weight and the units it feeds, and how values of units reach
+the outputs of its op."""
 
 from __future__ import annotations
 
@@ -48,8 +49,9 @@ class Scope(Enum):
 class Feed:
     """One relation's outputs into one group.
 
-    `unit` has the shape of y and says for each element of it which unit it feeds (flat number, -1 for none);
-    `at_y` takes values of units, with any leading axes, to the elements of y that feed them.
+    `unit` has the shape of y and says for each element of it which unit it feeds (flat number, -1
+    for none); `at_y` takes values of units, with any leading axes, to the elements of y that feed
+    them.
     """
 
     relation: int
@@ -59,7 +61,8 @@ class Feed:
 
 @dataclass(frozen=True, eq=False)
 class Slot:
-    """One trace: a weight, the group it feeds, and the relations that use it in the same way and so share it.
+    """One trace: a weight, the group it feeds, and the relations that use it in the same way and so
+    share it.
 
     `shape` is that of the trace for one state of a unit.
     """
@@ -80,8 +83,9 @@ class Slot:
 class Units:
     """A hidden group as the carriers see it.
 
-    `rows` are the states of a unit whose old value matters, `leaves` the hidden leaf that each is a part of,
-    `shape` the units. `colours`, of that shape, keeps units apart in a pull: no unit acts on another of its colour.
+    `rows` are the states of a unit whose old value matters, `leaves` the hidden leaf that each is a
+    part of, `shape` the units. `colours`, of that shape, keeps units apart in a pull: no unit acts
+    on another of its colour.
     """
 
     rows: tuple[Row, ...]
@@ -104,7 +108,8 @@ class Units:
         return jnp.stack(parts, axis)
 
     def identity(self, length: int) -> jax.Array:
-        """A transition `(length, states, states, *units)` that keeps every carried state as it is."""
+        """A transition `(length, states, states, *units)` that keeps every carried state as it
+        is."""
         eye = jnp.eye(self.states, dtype=self.rows[0].old.aval.dtype)
         eye = eye.reshape(*eye.shape, *[1] * len(self.shape))
         return jnp.broadcast_to(eye, (length, *eye.shape[:2], *self.shape))
@@ -112,7 +117,8 @@ class Units:
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """The slots of a graph for one scope, and the self-paths that position-wise paths take over mixing ops."""
+    """The slots of a graph for one scope, and the self-paths that position-wise paths take over
+    mixing ops."""
 
     graph: Graph
     scope: Scope
@@ -140,12 +146,14 @@ class Layout:
 
     @cached_property
     def shared_sums(self) -> dict[Var, Var]:
-        """For each relation's y the sum it goes into; outputs with the same sum have the same slopes."""
+        """For each relation's y the sum it goes into; outputs with the same sum have the same
+        slopes."""
         return readers.shared_sums(self.graph)
 
     @cached_property
     def pure(self) -> frozenset[int]:
-        """The relations whose outputs act in a step only position by position on the new hidden state."""
+        """The relations whose outputs act in a step only position by position on the new hidden
+        state."""
         numbered = enumerate(self.relations)
         return frozenset(i for i, r in numbered if readers.acts_on_units_only(self.graph, r))
 
@@ -159,7 +167,8 @@ class Layout:
 
 
 def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL) -> Layout:
-    """Find the slots: one for each weight and group, shared by relations with equal labels and maps."""
+    """Find the slots: one for each weight and group, shared by relations with equal labels and
+    maps."""
     self_paths: SelfPaths = {}
     if scope in (Scope.BLOCK, Scope.COUPLED):
         self_paths = find_self_paths(graph, twice=scope is Scope.COUPLED)

@@ -1,4 +1,5 @@
-"""Who reads a hidden state, and how: questions about a graph that rules ask before they choose their traces."""
+"""Who reads a hidden state, and how: questions about a graph that rules ask before they choose
+their traces."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def read_before(graph: Graph) -> frozenset[Var]:
 
 
 def exposed_rows(graph: Graph, group: Group) -> tuple[Row, ...]:
-    """The rows of a group that something outside of the group reads in the same step, or outputs read late."""
+    """The rows of a group that something outside of the group reads in the same step, or outputs
+    read late."""
     step, own, late = graph.step, set(group.outvars), read_before(graph)
     others = set(step.hidden_outs) - own
     ends = {*variables(step.outs), *variables(step.other_outs), *others}
@@ -50,8 +52,8 @@ def exposed_rows(graph: Graph, group: Group) -> tuple[Row, ...]:
 
 
 def is_readout(graph: Graph, group: Group) -> bool:
-    """Whether a group only listens: nothing but the outputs (and its own old values) depends on it, and the
-    model has other groups."""
+    """Whether a group only listens: nothing but the outputs (and its own old values) depends on it,
+    and the model has other groups."""
     analysis = graph.analysis
     mine = [s for s, row in enumerate(analysis.rows) if row.old in group.invars]
     others = [row for s, row in enumerate(analysis.rows) if s not in mine]
@@ -65,8 +67,8 @@ def is_readout(graph: Graph, group: Group) -> bool:
 
 
 def feedback_uses(graph: Graph) -> dict[Var, Use]:
-    """The products in which hidden states meet a weight on their way to the outputs or to the next layer, by
-    the product's output: where credit may go back through other weights."""
+    """The products in which hidden states meet a weight on their way to the outputs or to the next
+    layer, by the product's output: where credit may go back through other weights."""
     outward, new_states = needed_by_outputs(graph), set(graph.step.hidden_outs)
     above: set[Var] = set()  # made of new hidden states
     late: set[Var] = set(read_before(graph))  # made of old ones, on the way to the outputs
@@ -88,8 +90,8 @@ def feedback_uses(graph: Graph) -> dict[Var, Use]:
 
 
 def shared_sums(graph: Graph) -> dict[Var, Var]:
-    """For each relation's y the sum that it is added into and that alone goes on (a product and its bias):
-    outputs with the same sum have the same slopes."""
+    """For each relation's y the sum that it is added into and that alone goes on (a product and its
+    bias): outputs with the same sum have the same slopes."""
     readers: dict[Var, list[JaxprEqn]] = {}
     for eqn in graph.analysis.eqns:
         for a in set(variables(eqn.invars)):
@@ -112,8 +114,8 @@ def shared_sums(graph: Graph) -> dict[Var, Var]:
 
 
 def acts_on_units_only(graph: Graph, relation: Relation) -> bool:
-    """Whether the outputs of a relation have no effect in a step but position by position on the new hidden
-    state."""
+    """Whether the outputs of a relation have no effect in a step but position by position on the
+    new hidden state."""
     analysis, ends = graph.analysis, set(graph.step.hidden_outs)
     followed = {relation.y_var} - ends
     for k in range(analysis.made_by[relation.y_var] + 1, len(analysis.eqns)):

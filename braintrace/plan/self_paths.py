@@ -1,11 +1,11 @@
 """A unit's way back to itself through ops that mix units.
 
-A position-wise path ends at `y = x @ w`. On the diagonal of the Jacobian it goes on: a *self-path* takes it
-from the element of x that comes from a unit to the element of y that feeds the same unit, over the one weight
-between them. Where a second product follows (the reset gate of a GRU) a unit returns by way of all others,
-`sum_j w'[u, j] slope[j] w[j, u]`: one product of the slopes with `w' * w`, its weights taken element by
-element. So no Jacobian larger than y is ever formed. `give_whole_diagonal` tells whether these two kinds are
-all there is.
+A position-wise path ends at `y = x @ w`. On the diagonal of the Jacobian it goes on: a *self-path*
+takes it from the element of x that comes from a unit to the element of y that feeds the same unit,
+over the one weight between them. Where a second product follows (the reset gate of a GRU) a unit
+returns by way of all others, `sum_j w'[u, j] slope[j] w[j, u]`: one product of the slopes with
+`w' * w`, its weights taken element by element. So no Jacobian larger than y is ever formed.
+`give_whole_diagonal` tells whether these two kinds are all there is.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ..graph.uses import Use
 class SelfPath:
     """The way over one product.
 
-    `near` has the shape of y and says for each element of it which element of x comes from the unit it feeds
-    (-1 for none), `weight` the index of the weight between them, one array of y's shape for each axis of w.
-    `rows` are the seeds of the states that x comes from.
+    `near` has the shape of y and says for each element of it which element of x comes from the unit
+    it feeds (-1 for none), `weight` the index of the weight between them, one array of y's shape
+    for each axis of w. `rows` are the seeds of the states that x comes from.
     """
 
     x: Var
@@ -46,17 +46,17 @@ class SelfPath:
 
 @dataclass(frozen=True, eq=False)
 class Detour(SelfPath):
-    """The way over two products: x is the operand of the first, y the output of the second, and `weight` has
-    for each weight of the second the one of the first (-1: none) that leads from the same unit to the element
-    it multiplies. `seed` is that of the first product's output."""
+    """The way over two products: x is the operand of the first, y the output of the second, and
+    `weight` has for each weight of the second the one of the first (-1: none) that leads from the
+    same unit to the element it multiplies. `seed` is that of the first product's output."""
 
     first: Use
     second: Use
     seed: int
 
     def scale(self, slopes: jax.Array, first: jax.Array, second: jax.Array) -> jax.Array:
-        """What a unit's change comes back as, `(K, *y)`: from the slopes of the second operand by the output
-        of the first, `(K, *x)`, and both weights."""
+        """What a unit's change comes back as, `(K, *y)`: from the slopes of the second operand by
+        the output of the first, `(K, *x)`, and both weights."""
         axes, there = self.second.axes, self.weight[0] >= 0
         assert axes is not None
         between = first[tuple(np.maximum(i, 0) for i in self.weight)]
@@ -70,8 +70,8 @@ Places = dict[str, np.ndarray]  # the place of each element along each label, -1
 
 
 class Ends:
-    """One product, seen from a group: which unit each element of its operand comes from (`source`), and which
-    units each element of its output feeds (`targets`); flat numbers, -1 for none."""
+    """One product, seen from a group: which unit each element of its operand comes from (`source`),
+    and which units each element of its output feeds (`targets`); flat numbers, -1 for none."""
 
     def __init__(self, analysis: Analysis, use: Use, rows: set[int], targets: Maps):
         assert use.x_var is not None and use.axes is not None and use.axes.x is not None
@@ -111,7 +111,8 @@ class Ends:
         return number
 
     def elements_of(self, units: tuple[int, ...]) -> np.ndarray:
-        """For each unit the elements of x that come from it: (the most that one unit has, units)."""
+        """For each unit the elements of x that come from it: (the most that one unit has,
+        units)."""
         elements = np.argsort(self.source, kind='stable')[(self.source < 0).sum() :]
         unit = self.source[elements]
         rank = np.arange(len(unit)) - np.searchsorted(unit, unit)
@@ -121,7 +122,8 @@ class Ends:
 
 
 def find_self_paths(graph: Graph, twice: bool = False) -> SelfPaths:
-    """The self-paths of a graph, by the output of the op; with `twice` also those over two products."""
+    """The self-paths of a graph, by the output of the op; with `twice` also those over two
+    products."""
     paths: dict[Var, list[SelfPath]] = {}
     for g in graph.groups:
         ends = _ends(graph, g)
@@ -160,8 +162,8 @@ def _is_matrix_product(use: Use) -> bool:
 
 
 def _over_one(e: Ends, units: tuple[int, ...]) -> list[SelfPath]:
-    """From the elements of x that come from a unit to those of y that feed it, where both lie at the same
-    place of the axes they share."""
+    """From the elements of x that come from a unit to those of y that feed it, where both lie at
+    the same place of the axes they share."""
     of_x, of_y, shape = e.places(e.x), e.places(e.y), e.y_var.aval.shape
     paths = []
     for elements in e.elements_of(units):
@@ -179,8 +181,8 @@ def _over_one(e: Ends, units: tuple[int, ...]) -> list[SelfPath]:
 def _over_two(
     seed: int, first: Ends, second: Ends, once: SelfPaths, units: tuple[int, ...]
 ) -> Detour | None:
-    """From a unit through the product `first`, position by position on to the operand of `second`, and back
-    to the unit; None where that has no such form."""
+    """From a unit through the product `first`, position by position on to the operand of `second`,
+    and back to the unit; None where that has no such form."""
     between, elements = first.analysis.dep(second.x_var), first.elements_of(units)
     one_way = len(between.maps.get(seed, ())) == 1 and seed not in between.inverse
     one_each = len(elements) == 1 and len(second.targets) == 1
@@ -232,7 +234,8 @@ def _follow(m: np.ndarray, place: Places) -> Places:
 
 
 def _belongs_to_two(m: np.ndarray, first: Ends, second: Ends) -> bool:
-    """Whether an element of the second operand would come from one unit directly and from another by `m`."""
+    """Whether an element of the second operand would come from one unit directly and from another
+    by `m`."""
     both = (m >= 0) & (second.source >= 0)
     return bool((both & (first.source[m.clip(0)] != second.source)).any())
 
@@ -267,8 +270,8 @@ Way = tuple[int, ...]  # the uses, by number, at which a path mixes units; -1 fo
 
 
 def give_whole_diagonal(graph: Graph, paths: SelfPaths) -> bool:
-    """Whether the self-paths give the whole diagonal: every way from a group's old states to its new ones
-    mixes units in none, one or two of these products."""
+    """Whether the self-paths give the whole diagonal: every way from a group's old states to its
+    new ones mixes units in none, one or two of these products."""
     for g in graph.groups:
         ways = _ways_through(graph.analysis, g)
         if ways is None:
@@ -280,8 +283,8 @@ def give_whole_diagonal(graph: Graph, paths: SelfPaths) -> bool:
 
 
 def _ways_through(analysis: Analysis, g: Group) -> dict[Var, set[Way]] | None:
-    """By which ways each variable is reached from the old states of a group; None if one of them mixes units
-    in another op than a use of a weight, or more than twice."""
+    """By which ways each variable is reached from the old states of a group; None if one of them
+    mixes units in another op than a use of a weight, or more than twice."""
     use_at = {use.y[0]: u for u, use in enumerate(analysis.uses)}
     leads = set(g.outvars)
     for eqn in reversed(analysis.eqns):

@@ -4,7 +4,8 @@ from ..plan.keys import TraceKey
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Carrier, Contribution, Credit, Entry
 from .options import REQUIRED
-from .registry import Rule, register_rule
+from .registry import register_rule
+from .rule import Rule
 from .signals import Signal
 
 __all__ = [

@@ -1,4 +1,5 @@
-"""BPTT: nothing is carried, `J = 0` at every window's entry. Truncated, unless the window is the sequence."""
+"""BPTT: nothing is carried, `J = 0` at every window's entry. Truncated, unless the window is the
+sequence."""
 
 from __future__ import annotations
 

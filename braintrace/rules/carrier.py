@@ -1,14 +1,18 @@
-"""What a carrier is: the part of a learning rule that takes `J = dh/dtheta` across the edge of a window.
+"""What a carrier is: the part of a learning rule that takes `J = dh/dtheta` across the edge of a
+window.
 
     init()                                 -> traces                 zero influence
-    read(traces, entry)                    -> contribution           multi-step credit: what arrives at the window's
+    read(traces, entry)                    -> contribution           multi-step credit: what arrives
+    at the window's
                                                                      entry meets the traces
     advance(traces, window)                -> traces                 the traces at the window's exit
-    block(traces, window, credit, ...)     -> contribution, traces   single-step credit: the classical rule over all
+    block(traces, window, credit, ...)     -> contribution, traces   single-step credit: the
+    classical rule over all
                                                                      steps of the window at once
 
-`traces` is a dict of arrays by `TraceKey`. A contribution is linear in the credit. It is made of gradients by
-relation, of the weight as its op takes it, and possibly of the parameters themselves. A carrier says what it can
+`traces` is a dict of arrays by `TraceKey`. A contribution is linear in the credit. It is made of
+gradients by relation, of the weight as its op takes it, and possibly of the parameters themselves.
+A carrier says what it can
 by what it is: a `Carrier` has multi-step credit, a `BlockCarrier` single-step credit as well.
 """
 
@@ -38,8 +42,8 @@ class Credit:
         y: of each relation's output.
         hidden: of the old hidden leaves along their own transition.
         along_units: when asked, of each relation's output along position-wise paths only.
-        signals: when asked, `signals(together)`, of the new hidden leaves, each with the rest of its group
-            (`together`: with all others) held fixed.
+        signals: when asked, `signals(together)`, of the new hidden leaves, each with the rest of
+            its group (`together`: with all others) held fixed.
         past: of the state before the step, from outputs that read it directly; None for none.
     """
 
@@ -52,8 +56,9 @@ class Credit:
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states of other kinds
-    (None where they are not float); the number of steps done before; captured values and parameters."""
+    """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states
+    of other kinds (None where they are not float); the number of steps done before; captured values
+    and parameters."""
 
     hidden: list[Any]
     other: list[Any]
@@ -106,7 +111,8 @@ class BlockCarrier(Carrier):
     ) -> tuple[Contribution, Traces | None]:
         """The rule over all steps of a window, and the traces at its exit if they are to be kept.
 
-        `traces` is None where nothing came before. `steps` is the number of steps done before the window.
+        `traces` is None where nothing came before. `steps` is the number of steps done before the
+        window.
         """
 
     @property

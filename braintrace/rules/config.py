@@ -1,4 +1,5 @@
-"""A learning rule as a point in a small space: how the trace is stored, how it moves in time, what it sees, what it meets."""
+"""A learning rule as a point in a small space: how the trace is stored, how it moves in time, what
+it sees, what it meets."""
 
 from __future__ import annotations
 
@@ -18,15 +19,19 @@ AXES = {
 
 @dataclass(frozen=True)
 class ETraceConfig:
-    """The axes of a learning rule. Equal rules have equal configurations: what means the same is brought to one form.
+    """The axes of a learning rule. Equal rules have equal configurations: what means the same is
+    brought to one form.
 
     Args:
-        trace_factorization: 'per_param' (D-RTRL), 'io_factorized' (pp-prop) or 'random_projection' (UORO).
-        temporal_recursion: 'jacobian', 'scalar_leak' (RFLO) or 'none'; for 'io_factorized' a pair (input side, output side).
+        trace_factorization: 'per_param' (D-RTRL), 'io_factorized' (pp-prop) or 'random_projection'
+            (UORO).
+        temporal_recursion: 'jacobian', 'scalar_leak' (RFLO) or 'none'; for 'io_factorized' a pair
+            (input side, output side).
         recurrence_scope: 'diagonal', 'coupled' (OSTL) or 'sparse_n' (SnAp-n).
         learning_signal: 'symmetric', 'random_feedback', 'modulatory' or 'bootstrapped'.
         trace_filter: 'none' or 'kappa'.
-        update_schedule: when gradients are handed out: 'per_step', once a 'window', or at 'sequence_end'.
+        update_schedule: when gradients are handed out: 'per_step', once a 'window', or at
+            'sequence_end'.
         decay, kappa, sparse_n, window_size: the coefficients of these choices.
 
     Example:
@@ -123,116 +128,133 @@ def _number(name: str, value: Any) -> float:
 def _canonical(c: ETraceConfig) -> dict[str, Any]:
     """The changes that bring a configuration to its one form."""
     new: dict[str, Any] = {}
-    recursion, decay, kappa, n = c.temporal_recursion, c.decay, c.kappa, c.sparse_n
-    if n is not None:
-        if isinstance(n, bool) or not isinstance(n, Integral):
-            raise TypeError(f'`sparse_n` must be an int, got {n!r}.')
-        if n < 1:
-            raise ValueError(f'`sparse_n` must be at least 1, got {n}.')
-    if kappa is not None:
-        new['kappa'] = kappa = _number('kappa', kappa)
-    pairs = [v for v in (recursion, decay) if isinstance(v, tuple | list)]
+    _check_neighbours(c.sparse_n)
+    if c.kappa is not None:
+        new['kappa'] = _number('kappa', c.kappa)
+    _check_pairs(c)
+    new |= _canonical_sides(c) if c.is_factorized else _canonical_recursion(c)
+    if c.recurrence_scope == 'sparse_n' and c.sparse_n == 1:
+        new['recurrence_scope'], new['sparse_n'] = 'coupled', None
+    if c.trace_filter == 'kappa' and new.get('kappa') == 0:
+        new['trace_filter'], new['kappa'] = 'none', None
+    return new
+
+
+def _check_neighbours(n: Any) -> None:
+    if n is None:
+        return
+    if isinstance(n, bool) or not isinstance(n, Integral):
+        raise TypeError(f'`sparse_n` must be an int, got {n!r}.')
+    if n < 1:
+        raise ValueError(f'`sparse_n` must be at least 1, got {n}.')
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list)
+
+
+def _check_pairs(c: ETraceConfig) -> None:
+    pairs = [v for v in (c.temporal_recursion, c.decay) if _is_pair(v)]
     if any(len(v) != 2 for v in pairs):
         raise ValueError('A pair (input side, output side) has two entries.')
     if pairs and not c.is_factorized:
         raise ValueError(
             "A pair (input side, output side) is for trace_factorization='io_factorized' only."
         )
-    if c.is_factorized:
-        sides = (
-            tuple(recursion)
-            if isinstance(recursion, tuple | list)
-            else ('scalar_leak', 'jacobian')
-            if recursion == 'jacobian'
-            else (recursion,) * 2
-        )
-        values = list(decay) if isinstance(decay, tuple | list) else [decay] * 2
-        done = [
-            _side(s, None if d is None else _number('decay', d))
-            for s, d in zip(sides, values, strict=True)
-        ]
-        new['temporal_recursion'], new['decay'] = (
-            tuple(s for s, _ in done),
-            None if any(d is None for _, d in done) else tuple(d for _, d in done),
-        )
-    else:
-        decay = None if decay is None else _number('decay', decay)
-        if recursion != 'jacobian':
-            new['temporal_recursion'], decay = _side(recursion, decay)
-        new['decay'] = decay
-    if c.recurrence_scope == 'sparse_n' and n == 1:
-        new['recurrence_scope'], new['sparse_n'] = 'coupled', None
-    if c.trace_filter == 'kappa' and kappa == 0:
-        new['trace_filter'], new['kappa'] = 'none', None
-    return new
+
+
+def _canonical_sides(c: ETraceConfig) -> dict[str, Any]:
+    """The recursion and the decay of the input and of the output side."""
+    recursions: tuple = (c.temporal_recursion, c.temporal_recursion)
+    if _is_pair(c.temporal_recursion):
+        recursions = tuple(c.temporal_recursion)
+    elif c.temporal_recursion == 'jacobian':
+        recursions = ('scalar_leak', 'jacobian')
+    values = c.decay if _is_pair(c.decay) else (c.decay, c.decay)
+    decays = [None if d is None else _number('decay', d) for d in values]
+    sides = [_side(r, d) for r, d in zip(recursions, decays, strict=True)]
+    settled = tuple(d for _, d in sides)
+    return {
+        'temporal_recursion': tuple(r for r, _ in sides),
+        'decay': None if None in settled else settled,
+    }
+
+
+def _canonical_recursion(c: ETraceConfig) -> dict[str, Any]:
+    """The recursion and the decay of a trace that is one."""
+    decay = None if c.decay is None else _number('decay', c.decay)
+    if c.temporal_recursion == 'jacobian':
+        return {'decay': decay}
+    recursion, decay = _side(c.temporal_recursion, decay)
+    return {'temporal_recursion': recursion, 'decay': decay}
 
 
 def _side(recursion: str, decay: float | None) -> tuple[str, float | None]:
-    if recursion == 'none':
-        if decay:
-            raise ValueError(f"`decay`: temporal_recursion='none' has decay 0, got {decay}.")
+    if recursion == 'none' and decay:
+        raise ValueError(f"`decay`: temporal_recursion='none' has decay 0, got {decay}.")
+    if recursion == 'none' or decay == 0:
         return 'none', 0.0
-    return ('none', 0.0) if decay == 0 else (recursion, decay)
+    return recursion, decay
 
 
 def _check(c: ETraceConfig) -> None:
-    jacobian = (c.temporal_recursion[1] if c.is_factorized else c.temporal_recursion) == 'jacobian'
-    one_sided = not c.is_factorized
-    wrong = [
+    """Refuse what does not go together."""
+    for is_wrong, why in (*_wrong_recursions(c), *_wrong_choices(c)):
+        if is_wrong:
+            raise ValueError(f'ETraceConfig: {why}')
+
+
+Wrong = list[tuple[bool, str]]  # whether it is, and what to say then
+
+
+def _wrong_recursions(c: ETraceConfig) -> Wrong:
+    recursion, scope = c.temporal_recursion, c.recurrence_scope
+    of_state = recursion[1] if c.is_factorized else recursion
+    leaky_scope = c.include_recurrent_mixing and of_state != 'jacobian'
+    input_jacobian = c.is_factorized and recursion[0] == 'jacobian'
+    idle_decay = not c.is_factorized and recursion == 'jacobian' and c.decay is not None
+    no_decay = not c.is_factorized and recursion == 'scalar_leak' and c.decay is None
+    no_decays = c.is_factorized and c.decay is None
+    return [
+        (leaky_scope, f'recurrence_scope={scope!r} needs a jacobian to act on, not a leak.'),
+        (input_jacobian, "the input side has no jacobian: use 'scalar_leak' or 'none'."),
+        (idle_decay, "`decay` has no meaning for temporal_recursion='jacobian'."),
+        (no_decay, "temporal_recursion='scalar_leak' needs `decay`."),
+        (no_decays, "trace_factorization='io_factorized' needs `decay`, one or a pair."),
+    ]
+
+
+def _wrong_choices(c: ETraceConfig) -> Wrong:
+    filtered, sparse = c.trace_filter == 'kappa', c.recurrence_scope == 'sparse_n'
+    windowed, per_param = c.update_schedule == 'window', c.trace_factorization == 'per_param'
+    drawn = c.trace_factorization == 'random_projection'
+    return [
+        (filtered and not per_param, "trace_filter='kappa' needs trace_factorization='per_param'."),
         (
-            c.trace_filter == 'kappa' and c.trace_factorization != 'per_param',
-            "trace_filter='kappa' needs trace_factorization='per_param'.",
-        ),
-        (
-            c.include_recurrent_mixing and not jacobian,
-            f'recurrence_scope={c.recurrence_scope!r} needs a jacobian to act on, not a leak.',
-        ),
-        (
-            c.is_factorized and c.temporal_recursion[0] == 'jacobian',
-            "the input side has no jacobian: use 'scalar_leak' or 'none'.",
-        ),
-        (
-            one_sided and c.temporal_recursion == 'jacobian' and c.decay is not None,
-            "`decay` has no meaning for temporal_recursion='jacobian'.",
-        ),
-        (
-            one_sided and c.temporal_recursion == 'scalar_leak' and c.decay is None,
-            "temporal_recursion='scalar_leak' needs `decay`.",
-        ),
-        (
-            c.is_factorized and c.decay is None,
-            "trace_factorization='io_factorized' needs `decay`, one or a pair.",
-        ),
-        (
-            (c.trace_filter == 'kappa') != (c.kappa is not None),
+            filtered != (c.kappa is not None),
             "`kappa` belongs to trace_filter='kappa', which needs it.",
         ),
         (
-            (c.recurrence_scope == 'sparse_n') != (c.sparse_n is not None),
+            sparse != (c.sparse_n is not None),
             "`sparse_n` belongs to recurrence_scope='sparse_n', which needs it.",
         ),
         (
-            (c.update_schedule == 'window') != (c.window_size is not None),
+            windowed != (c.window_size is not None),
             "`window_size` belongs to update_schedule='window', which needs it.",
         ),
         (
-            c.trace_factorization == 'random_projection' and c.recurrence_scope != 'coupled',
+            drawn and c.recurrence_scope != 'coupled',
             "'random_projection' needs recurrence_scope='coupled'.",
         ),
         (
-            c.recurrence_scope == 'sparse_n' and c.trace_factorization != 'per_param',
+            sparse and not per_param,
             "recurrence_scope='sparse_n' needs trace_factorization='per_param'.",
         ),
-        (
-            c.window_size is not None
-            and (
-                isinstance(c.window_size, bool)
-                or not isinstance(c.window_size, Integral)
-                or c.window_size < 1
-            ),
-            '`window_size` must be an int of at least 1.',
-        ),
+        (_is_wrong_size(c.window_size), '`window_size` must be an int of at least 1.'),
     ]
-    for is_wrong, why in wrong:
-        if is_wrong:
-            raise ValueError(f'ETraceConfig: {why}')
+
+
+def _is_wrong_size(size: Any) -> bool:
+    if size is None:
+        return False
+    return isinstance(size, bool) or not isinstance(size, Integral) or size < 1

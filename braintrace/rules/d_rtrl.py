@@ -1,11 +1,11 @@
 """D-RTRL: each weight remembers the unit it feeds.
 
-    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along position-wise paths
-    dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
+    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along
+    position-wise paths dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
 
-`mu_k` is the credit of the state after step k that later steps of the block send back through the transitions,
-`mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace travels, so the result does not
-depend on how time is cut into blocks.
+`mu_k` is the credit of the state after step k that later steps of the block send back through the
+transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace
+travels, so the result does not depend on how time is cut into blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class PositionWise(BlockCarrier):
         chosen: the relations, by number.
         dtype: stores the traces in another precision.
         leak: stands for D (RFLO).
-        rows: of a table with more rows than that, a trace holds only so many, the last that were read.
+        rows: of a table with more rows than that, a trace holds only so many, the last that were
+            read.
     """
 
     layout: Layout
@@ -107,7 +108,8 @@ class PositionWise(BlockCarrier):
         return Contribution(weights), new if keep else None
 
     def _credit_of_units(self, credit: Credit, group: int, D: jax.Array) -> jax.Array:
-        """The credit `c[k, state, unit]` of each step's old state along the transition of this rule."""
+        """The credit `c[k, state, unit]` of each step's old state along the transition of this
+        rule."""
         units = self.layout.units[group]
         if self.leak is not None or self.layout.scope is Scope.COUPLED:
             signals = units.of_leaves(credit.signals(False), 1)
@@ -164,7 +166,8 @@ class PositionWise(BlockCarrier):
         return table.advance(s.key, traces, Q, x, arrived)
 
     def _arrived(self, f: Feed, group: int, window: Window, back: Backwards) -> Any:
-        """`Q_k df_k`, what an output of step k has become at the end of the window: (K, states, *y)."""
+        """`Q_k df_k`, what an output of step k has become at the end of the window: (K, states,
+        *y)."""
         df = window.factors.slope(f.relation, group, f.unit)
         return over_states(f.at_y(back.Q) * df[:, None], 2)
 
@@ -182,8 +185,9 @@ class PositionWise(BlockCarrier):
 
 
 class Backwards(NamedTuple):
-    """What goes from the last step of a window to the first: credit `mu[k]` after each step, (K, states, *units),
-    and at the entry; `Q[k] = d h_end / d h_k`, (K, states, states, *units), and at the entry, or None."""
+    """What goes from the last step of a window to the first: credit `mu[k]` after each step, (K,
+    states, *units), and at the entry; `Q[k] = d h_end / d h_k`, (K, states, states, *units), and at
+    the entry, or None."""
 
     mu: jax.Array
     mu_entry: jax.Array

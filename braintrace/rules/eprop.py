@@ -1,14 +1,15 @@
-"""The kappa filter of e-prop: credit meets a low-pass of the trace, which stands for the leak of the read-out.
+"""The kappa filter of e-prop: credit meets a low-pass of the trace, which stands for the leak of
+the read-out.
 
     m_t = kappa m_{t-1} + e_t        dw_t = s_t . m_t
 
-`e_t` is here the trace of the states that the rest of the model reads (a spike, rather than the membrane behind it).
-Over a block, by exchanging the sums,
+`e_t` is here the trace of the states that the rest of the model reads (a spike, rather than the
+membrane behind it). Over a block, by exchanging the sums,
 
     sum_t s_t . m_t = sum_k S_k . e_k + kappa S_1 . m_a        S_k = s_k + kappa S_{k+1}
 
-so that what the filter adds to the plain rule is a signal `S_k - s_k` of its own. A leaky read-out has its leak in
-its own trace and is not filtered.
+so that what the filter adds to the plain rule is a signal `S_k - s_k` of its own. A leaky read-out
+has its leak in its own trace and is not filtered.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ class Filtered(BlockCarrier):
         return given, {**(new or {}), **self._low_passes(traces, window)}
 
     def _signals(self, credit: Credit) -> list[Any]:
-        """The learning signals of the filtered groups, zero for all others; credit of the state before a step is
-        a signal of the step before."""
+        """The learning signals of the filtered groups, zero for all others; credit of the state
+        before a step is a signal of the step before."""
         signals = []
         for i, (v, s) in enumerate(
             zip(self.layout.graph.step.hidden_vars, credit.signals(False), strict=True)
@@ -136,7 +137,8 @@ class Filtered(BlockCarrier):
 
     def _low_passes(self, traces: Traces | None, window: Window) -> Traces:
         """`m_b = kappa^K m_a + R_0 e_a + sum_j x_j (x) (R_j df_j + kappa^(K-j) df'_j)`, with
-        `R_j = kappa^(K-j-1) D'_{j+1} + R_{j+1} D_{j+1}`, where D' and df' are of the states that are read."""
+        `R_j = kappa^(K-j-1) D'_{j+1} + R_{j+1} D_{j+1}`, where D' and df' are of the states that
+        are read."""
         K, new = window.length, {}
         powers = jnp.asarray(self.kappa) ** jnp.arange(K - 1, -1, -1)
         for group in self._groups:
@@ -172,7 +174,8 @@ class Filtered(BlockCarrier):
         return given
 
     def _low_part(self, s: Slot, traces: Traces, leaves: Sequence[Any]) -> Any:
-        """What credit of the state gets from the low-pass, less what it gets from the trace itself."""
+        """What credit of the state gets from the low-pass, less what it gets from the trace
+        itself."""
         read_rows, carried = self._rows(s.group), self.layout.units[s.group].rows
         lam = self._of_leaves(s.group, leaves, 0)
         none = jnp.zeros_like(lam[0])

@@ -1,6 +1,7 @@
 """KF-RTRL: an unbiased estimate of J by a random Kronecker product for each weight.
 
-    J ~ u (x) A      u <- c0 p0 u + sum c_k p_k x_k,     A <- c0/p0 Phi A + sum c_k/p_k dh_b/dy_k      c random signs
+    J ~ u (x) A      u <- c0 p0 u + sum c_k p_k x_k,     A <- c0/p0 Phi A + sum c_k/p_k dh_b/dy_k
+    c random signs
 
 The p balance the norms of the two factors, which keeps the variance low.
 """

@@ -14,8 +14,9 @@ DENSE = 0.4  # a neighbourhood of more than this part of all is kept as all of t
 
 
 class Neighbours(NamedTuple):
-    """For each element of y (of one sample) the elements of the state it may influence, `(number, *y of a sample)`,
-    in a list of equal length; `there`, of the same shape, says which entries count."""
+    """For each element of y (of one sample) the elements of the state it may influence,
+    `(number, *y of a sample)`, in a list of equal length; `there`, of the same shape, says which
+    entries count."""
 
     units: np.ndarray
     there: np.ndarray
@@ -28,14 +29,16 @@ class Neighbours(NamedTuple):
 
 
 class Neighbourhoods:
-    """The neighbourhoods of n steps for each use of a weight, found from the structure of the step."""
+    """The neighbourhoods of n steps for each use of a weight, found from the structure of the
+    step."""
 
     def __init__(self, state: SampleState, n: int):
         self._state, self._n = state, n
 
     @cached_property
     def of_state(self) -> np.ndarray:
-        """Which elements of the new state depend on which of the old state in one step, `(new, old)`."""
+        """Which elements of the new state depend on which of the old state in one step,
+        `(new, old)`."""
         state = self._state
         cuts = np.cumsum([int(np.prod(shape)) for shape in state.shapes])[:-1]
         parts = np.split(np.eye(state.size_of_one, dtype=np.float32), cuts, 1)
@@ -66,7 +69,8 @@ class Neighbourhoods:
         return [b for a, b in zip(old, new, strict=True) if a in self._state.vars]
 
     def _of_one_sample(self, sets: Sequence[np.ndarray]) -> np.ndarray:
-        """From what each source reaches, `(source, *state)` leaf by leaf, to `(element of a sample, source)`."""
+        """From what each source reaches, `(source, *state)` leaf by leaf, to
+        `(element of a sample, source)`."""
         parts = [s if self._state.axes is None else s[:, 0] for s in sets]
         return np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
 
@@ -91,8 +95,8 @@ class Neighbourhoods:
 
     @cached_property
     def colours(self) -> np.ndarray:
-        """A colour for each element of the state: no source reaches two of one colour, so that one pull serves
-        them all."""
+        """A colour for each element of the state: no source reaches two of one colour, so that one
+        pull serves them all."""
         size = self._state.size_of_one
         sources = np.concatenate([self.of_state, *self.of_outputs], 1).astype(np.float32)
         apart = sources @ sources.T > 0
@@ -109,8 +113,8 @@ class Neighbourhoods:
 
 
 def _in_first_sample(sources: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """Sources `(number, elements of one sample)` in a value of this shape: those of the first sample along an axis
-    (-1: there are none)."""
+    """Sources `(number, elements of one sample)` in a value of this shape: those of the first
+    sample along an axis (-1: there are none)."""
     if axis < 0:
         return sources.reshape(-1, *shape)
     whole = np.zeros((len(sources), *shape), np.float32)

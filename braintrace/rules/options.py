@@ -18,8 +18,8 @@ FEEDBACKS = ('symmetric', 'random', 'adaptive', 'square')
 
 
 def decays(decay_or_rank: Any) -> tuple[float, float]:
-    """Decay of the input and of the output trace: a float in [0, 1), a rank r >= 1 for (r-1)/(r+1), or a pair of
-    these."""
+    """Decay of the input and of the output trace: a float in [0, 1), a rank r >= 1 for (r-1)/(r+1),
+    or a pair of these."""
     if isinstance(decay_or_rank, tuple | list):
         if len(decay_or_rank) != 2:
             raise ValueError(
@@ -123,5 +123,6 @@ CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
 
 
 def checked(name: str, value: Any) -> Any:
-    """The value of an option, in the form that rules take it; other options are taken as they are."""
+    """The value of an option, in the form that rules take it; other options are taken as they
+    are."""
     return CHECKS[name](name, value) if name in CHECKS else value

@@ -3,9 +3,9 @@
     ex_t = a_x ex_{t-1} + x_t                  ef_t = a_f D_t ef_{t-1} + (1 - a_f) df_t
     dw_t = ex_t (x) (s_t . ef_t) / (1 - a_f^(t+1))
 
-`s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition meets `ef_{t-1}`,
-the position-wise credit of y meets the rest. Same-step credit that reaches y in another way has no trace and enters
-with x_t.
+`s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition
+meets `ef_{t-1}`, the position-wise credit of y meets the rest. Same-step credit that reaches y in
+another way has no trace and enters with x_t.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ class Factorised(BlockCarrier):
 
     @cached_property
     def outputs(self) -> list[OutputTrace]:
-        """Every feed with its output trace; feeds whose outputs are added up before anything else share one."""
+        """Every feed with its output trace; feeds whose outputs are added up before anything else
+        share one."""
         feeds = [(s, f) for s in self.layout.slots for f in s.feeds if f.relation in self.chosen]
         first: dict[tuple, TraceKey] = {}
         asked = distinct(s.key.of(OUTPUT) for s, _ in feeds)
@@ -129,8 +130,8 @@ class Factorised(BlockCarrier):
     def _signals(
         self, length: int, credit: Credit, direct: dict[int, Any], before: Traces, steps: Any
     ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a step, which
-        belongs to the step before."""
+        """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a
+        step, which belongs to the step before."""
         leaves = credit.signals(False) if self.identity else credit.hidden
         c = {g: self.layout.units[g].of_leaves(leaves, 1) for g in self.groups}
         now = steps + jnp.arange(length)
@@ -158,8 +159,8 @@ class Factorised(BlockCarrier):
     def _weights(
         self, signals: dict[int, Any], old: Traces, ex: Traces, window: Window
     ) -> dict[int, Any]:
-        """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with `G_j = g_j + a_x G_{j+1}`; in one
-        step, ex_b is at hand."""
+        """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with
+        `G_j = g_j + a_x G_{j+1}`; in one step, ex_b is at hand."""
         g = {r: signals[r] for r in self.inputs}
         weights = {r: signal.sum(0) for r, signal in signals.items() if r not in g}
         if window.length == 1:

@@ -1,5 +1,5 @@
-"""The random streams of the rules that draw: kept among the traces, so that a run that is resumed goes on with
-the same bits."""
+"""The random streams of the rules that draw: kept among the traces, so that a run that is resumed
+goes on with the same bits."""
 
 from __future__ import annotations
 

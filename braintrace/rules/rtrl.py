@@ -1,5 +1,5 @@
-"""RTRL: the whole of J. Exact for any model; a window of about n steps brings the price from n^4 to n^3 a step
-(Schmidhuber 1992).
+"""RTRL: the whole of J. Exact for any model; a window of about n steps brings the price from n^4 to
+n^3 a step (Schmidhuber 1992).
 
     J_b = Phi J_a + M        Phi = d h_b / d h_a,  M = d h_b / d theta at fixed h_a
 
@@ -32,7 +32,8 @@ def rtrl(layout: Layout) -> Carrier:
     for v, leaf in zip(state.vars, state.leaves, strict=True):
         if jnp.issubdtype(v.aval.dtype, jnp.complexfloating):
             raise NotSupportedError(
-                f'RTRL: state {leaf.name} is complex, and the model leaves the complex numbers or has no '
+                f'RTRL: state {leaf.name} is complex, and the model leaves the complex numbers or '
+                'has no '
                 'batch axis. Keep real and imaginary part as two real states, or use d_rtrl.'
             )
     return Rtrl(layout)
@@ -74,7 +75,8 @@ class Rtrl(Carrier):
 
 @dataclass(frozen=True, eq=False)
 class RtrlOfSamples(Carrier):
-    """`dh/dw` for every element of a sample's state and every use of a weight, for each sample of a batch."""
+    """`dh/dw` for every element of a sample's state and every use of a weight, for each sample of a
+    batch."""
 
     layout: Layout
 

@@ -1,12 +1,14 @@
 """Learning signals: where the credit of a step comes from.
 
-The true gradient, the same through fixed random weights, an outside modulator, or a learned guess of what the
-future will say. A signal is four functions, each with the plain gradient as its default:
+The true gradient, the same through fixed random weights, an outside modulator, or a learned guess
+of what the future will say. A signal is four functions, each with the plain gradient as its
+default:
 
     init(params)                                 -> what it keeps beside the traces
-    same_step(window, cotangents, kept, extra)   -> StepCredit                                      (single-step)
-    entry(window, cotangents, hidden, kept)      -> the credit of the entry, which meets the traces   (multi-step)
-    beyond(window, extra)                        -> gradients by credit from beyond the window        (multi-step)
+    same_step(window, cotangents, kept, extra)   -> StepCredit
+    (single-step) entry(window, cotangents, hidden, kept)      -> the credit of the entry, which
+    meets the traces   (multi-step) beyond(window, extra)                        -> gradients by
+    credit from beyond the window        (multi-step)
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ FEEDBACK = 'feedback'  # the kind of the weights that a signal keeps
 
 
 class Extra(NamedTuple):
-    """What a signal takes from outside: values for the whole run, and values with the steps as first axis."""
+    """What a signal takes from outside: values for the whole run, and values with the steps as
+    first axis."""
 
     fixed: Any = None
     steps: Any = None
@@ -51,7 +54,8 @@ NO_EXTRA = Extra()
 
 
 class StepCredit(NamedTuple):
-    """Gradients of the parameters, the credit that a carrier's `block` takes, and that of the inputs by number."""
+    """Gradients of the parameters, the credit that a carrier's `block` takes, and that of the
+    inputs by number."""
 
     params: list[Any]
     credit: Credit
@@ -119,9 +123,9 @@ def _credit_of_signals(window: Window, signals: list[Any]) -> Credit:
 
 
 def random_feedback(layout: Layout, key: Any, scale: float = 0.1, adaptive: bool = False) -> Signal:
-    """Credit goes back through fixed random weights instead of those of the read-out (and of every product above a
-    hidden state). They are kept as `feedback:<weight>`, and may be set. With `adaptive` what is kept is their
-    difference to the weights, so that they change as those do."""
+    """Credit goes back through fixed random weights instead of those of the read-out (and of every
+    product above a hidden state). They are kept as `feedback:<weight>`, and may be set. With
+    `adaptive` what is kept is their difference to the weights, so that they change as those do."""
     weights = RandomWeights(layout, key, scale, adaptive)
     return Signal(weights.init, weights.same_step, weights.entry, linear=True)
 
@@ -182,7 +186,8 @@ class RandomWeights:
 
 
 def square_feedback(layout: Layout, key: Any, scale: float = 0.1) -> Signal:
-    """Each group's own signal, normalised over its units, through a fixed random matrix from units to units."""
+    """Each group's own signal, normalised over its units, through a fixed random matrix from units
+    to units."""
     groups = [g for g in layout.graph.groups if g.varshape]
     keys = {g.index: TraceKey(group=g.paths[0], kind=FEEDBACK) for g in groups}
 
@@ -219,13 +224,14 @@ def square_feedback(layout: Layout, key: Any, scale: float = 0.1) -> Signal:
 
 
 def modulator(layout: Layout) -> Signal:
-    """An outside signal `m` instead of the gradient: one number, or one for each unit (and sample) of a group, in
-    each step."""
+    """An outside signal `m` instead of the gradient: one number, or one for each unit (and sample)
+    of a group, in each step."""
 
     def in_step(window, cotangents, kept, extra: Extra) -> StepCredit:
         if extra.steps is None:
             raise RuntimeError(
-                "The rule 'three_factor' needs a modulator: pass `modulator=` with the call, or set "
+                "The rule 'three_factor' needs a modulator: pass `modulator=` with the call, or "
+                'set '
                 '`learner.modulator`.'
             )
         inside = same_step(window, cotangents)
@@ -241,8 +247,9 @@ def modulator(layout: Layout) -> Signal:
 
 
 def spread_modulator(m: Any, group: Group, s: jax.Array, columns: bool) -> jax.Array:
-    """The modulator at each unit: `m` is an array, or has one for each group by number; each with the steps
-    first. `s` has the shape wanted, `columns` says whether its last axis counts the states of a unit."""
+    """The modulator at each unit: `m` is an array, or has one for each group by number; each with
+    the steps first. `s` has the shape wanted, `columns` says whether its last axis counts the
+    states of a unit."""
     m = jnp.asarray(m[group.index] if isinstance(m, dict) else m)
     if columns and m.ndim == s.ndim - 1 and m.shape[1:] == group.varshape:
         m = m[..., None]
@@ -266,7 +273,8 @@ Guess = Callable[
 
 
 def guessed_future(layout: Layout, guess: Guess | None) -> Signal:
-    """The gradient of the loss, and at the end of a window a guess of the credit that later windows will send.
+    """The gradient of the loss, and at the end of a window a guess of the credit that later windows
+    will send.
 
     Weights with a trace wait for that credit themselves; the guess serves all others.
     """
@@ -302,7 +310,8 @@ def to_leaves(layout: Layout, values: dict[int, Any], like: Sequence[Any]) -> li
         wanted = *g.varshape, g.num_state
         if values[g.index].shape != wanted:
             raise ValueError(
-                f'The synthesizer gives shape {values[g.index].shape} for group {g.index}, which has {wanted}.'
+                f'The synthesizer gives shape {values[g.index].shape} for group {g.index}, which '
+                f'has {wanted}.'
             )
         for v, part in zip(g.outvars, g.split_hidden(values[g.index]), strict=True):
             i = place[v]
@@ -313,7 +322,8 @@ def to_leaves(layout: Layout, values: dict[int, Any], like: Sequence[Any]) -> li
 def _by_group(
     layout: Layout, signals: Sequence[Any], f: Callable[[Group, Any, bool], Any]
 ) -> list[Any]:
-    """Each hidden leaf's signal through `f(group, signal, whether the leaf has columns of states)`."""
+    """Each hidden leaf's signal through
+    `f(group, signal, whether the leaf has columns of states)`."""
     step = layout.graph.step
     group_of = {v: g for g in layout.graph.groups for v in g.invars}
     triples = zip(step.hidden_vars, step.hidden, signals, strict=True)

@@ -1,11 +1,13 @@
 """SnAp-n: each weight remembers the units it can reach within n steps (Menick et al. 2021).
 
-    e <- Phi e + x (x) dh/dy, on the neighbourhood of the unit that the weight feeds; what is outside is dropped
+    e <- Phi e + x (x) dh/dy, on the neighbourhood of the unit that the weight feeds; what is
+    outside is dropped
 
-n = 1 keeps what a weight reaches in its own step; an n that reaches everything gives RTRL. The neighbourhoods come
-from the true structure of the step, across layers: the whole of a dense weight, the pattern of a sparse or masked
-one, the receptive field of a convolution. As index lists they give a trace as many rows as the largest
-neighbourhood has units.
+n = 1 keeps what a weight reaches in its own step; an n that reaches everything gives RTRL. The
+neighbourhoods come
+from the true structure of the step, across layers: the whole of a dense weight, the pattern of a
+sparse or masked one, the receptive field of a convolution. As index lists they give a trace as many
+rows as the largest neighbourhood has units.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ from .whole_state import SampleState, TracedUse
 
 
 class Pulled(NamedTuple):
-    """Rows of `Phi` and of `dh/dy`, each the sum over the elements of the state of one colour, what multiplies the
-    weights, and which colour each element has; None: one row for each element."""
+    """Rows of `Phi` and of `dh/dy`, each the sum over the elements of the state of one colour, what
+    multiplies the weights, and which colour each element has; None: one row for each element."""
 
     Phi: Any
     dys: list[Any]
@@ -77,7 +79,8 @@ class SparseInfluence(BlockCarrier):
         return traces
 
     def _read(self, traces: Traces, lam: jax.Array) -> list[Any]:
-        """What credit of the state, `(samples, elements)`, gives with the traces: a gradient for each use."""
+        """What credit of the state, `(samples, elements)`, gives with the traces: a gradient for
+        each use."""
         weights = []
         for u, near in self._pairs:
             at = lam[..., near.units] * near.there
@@ -201,5 +204,6 @@ class SparseInfluence(BlockCarrier):
 
 
 def _beside_samples(a: np.ndarray, u: TracedUse, lead: int) -> np.ndarray:
-    """Values at y of one sample, with `lead` axes before, with an axis of one in the place of the samples."""
+    """Values at y of one sample, with `lead` axes before, with an axis of one in the place of the
+    samples."""
     return a if u.sample_axis < 0 else np.expand_dims(a, lead + u.sample_axis)

@@ -1,8 +1,9 @@
 """The trace of a large table: only the rows that were read lately, for each sample.
 
-A trace has M places with the number of the row each of them holds and the time it was last read. A row that is
-read takes its own place, or that of the one that was read longest ago, whose trace has decayed the most and is
-dropped. As long as a sample reads no more than M different rows, nothing is dropped.
+A trace has M places with the number of the row each of them holds and the time it was last read. A
+row that is read takes its own place, or that of the one that was read longest ago, whose trace has
+decayed the most and is dropped. As long as a sample reads no more than M different rows, nothing is
+dropped.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class TableTrace:
         }
 
     def read(self, key: TraceKey, traces: Traces, lam: jax.Array) -> jax.Array:
-        """What credit at y, (states, *y), gives with the rows that are there: a gradient of the table."""
+        """What credit at y, (states, *y), gives with the rows that are there: a gradient of the
+        table."""
         met = jnp.einsum('sbd,sbmd->bmd', self._flat(lam), traces[key].astype(lam.dtype))
         rows = jnp.where(traces[key.of(ROW)] < 0, self.table.size, traces[key.of(ROW)])
         gradient = jnp.zeros((self.table.size, met.shape[-1]), met.dtype)
@@ -64,8 +66,8 @@ class TableTrace:
     def advance(
         self, key: TraceKey, traces: Traces, Q: jax.Array, x: jax.Array, arrived: jax.Array
     ) -> Traces:
-        """The trace at the end of a window: `Q` takes the old one there, (states, states, *y); step k reads the
-        rows of `x[k]`, to which `arrived[k]`, (states, *y), is added."""
+        """The trace at the end of a window: `Q` takes the old one there, (states, states, *y); step
+        k reads the rows of `x[k]`, to which `arrived[k]`, (states, *y), is added."""
         e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key].astype(Q.dtype))
         sample = jnp.arange(self._samples)
 

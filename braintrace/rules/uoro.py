@@ -2,7 +2,8 @@
 
     J ~ s (x) th       s <- r0 Phi s + r1 nu,     th <- th / r0 + nu M / r1        nu random signs
 
-The r balance the norms of the two factors, which keeps the variance low. One jvp and one vjp of the window.
+The r balance the norms of the two factors, which keeps the variance low. One jvp and one vjp of the
+window.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ S, THETA = 's', 'theta'  # the kinds of the two factors
 
 @dataclass(frozen=True, eq=False)
 class RankOne(BlockCarrier):
-    """One random product over all float states and parameters. `draw` gives the signs, from a stream of its own."""
+    """One random product over all float states and parameters. `draw` gives the signs, from a
+    stream of its own."""
 
     layout: Layout
     seed: Any = 42

@@ -1,4 +1,5 @@
-"""What the rules share that follow all float states of a model, hidden or not: whatever carries influence."""
+"""What the rules share that follow all float states of a model, hidden or not: whatever carries
+influence."""
 
 from __future__ import annotations
 
@@ -91,7 +92,8 @@ class WholeState:
         return Contribution(params=[gradients.get(i) for i in range(n)])
 
     def influence(self, window: Window, params: Sequence[FloatParam]) -> tuple[Any, list[Any]]:
-        """`Phi[element, element]`, and `M[element, *parameter]` for each parameter: one pull for each element."""
+        """`Phi[element, element]`, and `M[element, *parameter]` for each parameter: one pull for
+        each element."""
         cuts = np.cumsum([v.aval.size for v in self.vars])[:-1]
 
         def pull(unit):
@@ -106,8 +108,8 @@ class WholeState:
 
 
 class TracedUse(NamedTuple):
-    """A use of a weight that reaches a state: the key of its trace, its op (of a masked weight with what is not
-    masked out), and the axis of y that counts samples, -1 for none."""
+    """A use of a weight that reaches a state: the key of its trace, its op (of a masked weight with
+    what is not masked out), and the axis of y that counts samples, -1 for none."""
 
     key: TraceKey
     use: Use
@@ -132,8 +134,8 @@ class TracedUse(NamedTuple):
 
 
 class Influence(NamedTuple):
-    """Rows of the influence of a window: `Phi[row, (sample,) element]`, for each use `dys[row, K, *y]`, and what
-    multiplies its weight, `xs[K, ...]`."""
+    """Rows of the influence of a window: `Phi[row, (sample,) element]`, for each use
+    `dys[row, K, *y]`, and what multiplies its weight, `xs[K, ...]`."""
 
     Phi: Any
     dys: list[Any]
@@ -141,13 +143,13 @@ class Influence(NamedTuple):
 
 
 class SampleState(WholeState):
-    """The same, for each element of the state of one sample where the samples of a batch are independent: a pull
-    with a one at the same element of all samples serves all of them at once."""
+    """The same, for each element of the state of one sample where the samples of a batch are
+    independent: a pull with a one at the same element of all samples serves all of them at once."""
 
     @cached_property
     def axes(self) -> list[int] | None:
-        """For each use of a weight the axis of y that counts samples; None where samples are not independent, or
-        there are none."""
+        """For each use of a weight the axis of y that counts samples; None where samples are not
+        independent, or there are none."""
         return sample_axes(self.graph.analysis)
 
     @cached_property
@@ -168,7 +170,8 @@ class SampleState(WholeState):
             key = TraceKey(tuple(source.leaf for source in origin.of(use.w)))
             if use.op is None:
                 raise NotSupportedError(
-                    f'{key} is used by {use.place}, which has no op rule, so this rule cannot trace it. '
+                    f'{key} is used by {use.place}, which has no op rule, so this rule cannot '
+                    'trace it. '
                     'Use rtrl or d_rtrl.'
                 )
             op, axis = use.op, -1 if self.axes is None else self.axes[i]

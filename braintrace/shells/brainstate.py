@@ -8,7 +8,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..compat.module_info import module_info
 from ..compat.records import ETraceGraph, published
@@ -31,7 +30,8 @@ from ..learn.stateful import (
 )
 from ..plan.keys import TraceKey
 from ..rules.config import ETraceConfig
-from ..rules.registry import Rule, of_config
+from ..rules.configured import of_config
+from ..rules.rule import Rule
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
@@ -44,8 +44,8 @@ class EligibilityTrace(brainstate.ShortTermState):  # type: ignore[misc]
 
 
 class Part:
-    """One entry of a state that holds a dict, with a `value` of its own: one state is cheaper to pass through `jit`
-    than many."""
+    """One entry of a state that holds a dict, with a `value` of its own: one state is cheaper to
+    pass through `jit` than many."""
 
     def __init__(self, state: Any, *keys: str):
         self._state, self._keys = state, keys
@@ -68,9 +68,9 @@ def _with_entry(tree: dict, keys: tuple, new: Any) -> dict:
     return {**tree, first: _with_entry(tree[first], tuple(rest), new) if rest else new}
 
 
-class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
-    """What learners of brainstate models have in common. What they keep for themselves is in plain objects, since
-    brainstate looks for states in every container of a module."""
+class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
+    """What learners of brainstate models have in common. What they keep for themselves is in plain
+    objects, since brainstate looks for states in every container of a module."""
 
     rule: Rule
     config: ETraceConfig | None
@@ -88,14 +88,15 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
 
     @property
     @abstractmethod
-    def _how(self) -> How:
+    def how(self) -> How:
         """What the user has said."""
 
     @abstractmethod
     def _run_model(self, *args: Any) -> Any:
         """One step of the model."""
 
-    # ---- copies: brainstate's own `__deepcopy__` makes one, and through a file it goes like this ----
+    # ---- copies: brainstate's own `__deepcopy__` makes one, and through a file it goes like
+    # this ----
 
     def __reduce__(self) -> tuple:
         return _unpickled, (type(self), dumps(vars(self)))
@@ -108,10 +109,15 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
             self._model,
             self._run_model,
             self._memory,
-            self._how,
+            self.how,
             self._own,
-            self._signal_input,
+            self.signal_input,
         )
+
+    @property
+    def example(self) -> tuple | None:
+        """The shapes of one step's inputs that it was compiled for; None before that."""
+        return self._own.example
 
     def _learning(self) -> Learning:
         self._require_compiled()
@@ -120,12 +126,14 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     def _require_compiled(self) -> None:
         if not self.is_compiled:
             raise ValueError(
-                'The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make it with '
+                'The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make '
+                'it with '
                 '`braintrace.compile`.'
             )
 
     def compiled_step(self) -> Compiled:
-        """The step as a program and the core that learns it, for inputs like those it was compiled for."""
+        """The step as a program and the core that learns it, for inputs like those it was compiled
+        for."""
         learning = self._learning()
         return compile_step(learning, learning.own.example)  # type: ignore[arg-type]
 
@@ -144,7 +152,7 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         compiled = self.compiled_step()
 
         def make() -> ETraceGraph:
-            info = module_info(compiled.model, self._how.policy, compiled.core.graph.analysis.uses)
+            info = module_info(compiled.model, self.how.policy, compiled.core.graph.analysis.uses)
             return published(compiled.core.graph, info)
 
         return self._own.cache.get(('graph', compiled.core), make, lambda _: compiled.lasting)
@@ -193,7 +201,8 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         return self._of_role('other')
 
     def compile_graph(self, *args: Any) -> None:
-        """Compile the model for inputs like these; nothing happens if it is compiled for them already."""
+        """Compile the model for inputs like these; nothing happens if it is compiled for them
+        already."""
         inputs, learning = first_step(args), self._parts()
         example = jax.tree.map(_shape, inputs)
         compiled = compile_step(learning, inputs, stacklevel=4)
@@ -221,8 +230,8 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         self._memory.value = nothing_learned(self.compiled_step())
 
     def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
-        """Forget: zero traces, and the count of steps. A new batch size takes effect with the model's own states, at
-        the next call."""
+        """Forget: zero traces, and the count of steps. A new batch size takes effect with the
+        model's own states, at the next call."""
         memory, first = self._memory.value, {}
         if self.is_compiled:
             first = nothing_learned(self.compiled_step())['traces']
@@ -246,8 +255,8 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         return {name: Part(self._memory, 'traces', name) for name in names}
 
     def get_etrace_of(self, weight: Any) -> Any:
-        """The traces of a parameter, given as its state or its path, by name; empty where its rule has nothing to
-        carry for it."""
+        """The traces of a parameter, given as its state or its path, by name; empty where its rule
+        has nothing to carry for it."""
         return {str(key): trace for key, trace in self._traces_of(weight).items()}
 
     def _traces_of(self, weight: Any) -> dict[TraceKey, jax.Array]:
@@ -270,25 +279,28 @@ class _Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
             return 'per_step', None
         return self.config.update_schedule, self.config.window_size
 
-    def _signal_input(self, modulator: Any, length: int, window: int) -> Extra:
+    def signal_input(self, modulator: Any, length: int, window: int) -> Extra:
         """What the signal takes from outside, for so many steps in windows of so many."""
         modulator = self.modulator if modulator is None else modulator
         self.rule.check_modulator(modulator)
         return Extra(None, per_step(modulator, length))
 
     def update(self, *args: Any, modulator: Any = None) -> Any:
-        """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules that take one."""
+        """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules
+        that take one."""
         driver = driver_of(self._memory)
         if driver is None:
             return drivers.update(self._learning(), args, modulator)
         driver.calls += 1
         if modulator is not None:
             raise TypeError(
-                'Inside a driver pass `modulator` to the driver, for all steps, and not to the learner.'
+                'Inside a driver pass `modulator` to the driver, for all steps, and not to the '
+                'learner.'
             )
         if any(isinstance(x, MultiStepData) for x in args):
             raise TypeError(
-                '`step_fn` gets one step at a time: call the learner on plain data, or pass `chunk_size` to '
+                '`step_fn` gets one step at a time: call the learner on plain data, or pass '
+                '`chunk_size` to '
                 'drive it with MultiStepData.'
             )
         return self._run_model(*first_step(args))
@@ -304,15 +316,18 @@ def _unpickled(cls: type, attributes: bytes) -> Any:
     return learner
 
 
-class ETraceAlgorithm(_Learner):
-    """A learner: call it like the model, differentiate it like the model, and the gradient is the online one.
+class ETraceAlgorithm(Learner):
+    """A learner: call it like the model, differentiate it like the model, and the gradient is the
+    online one.
 
     Args:
         model: a `brainstate.nn.Module`.
         name: of the module.
-        vjp_method: 'single-step', the classical rule, or 'multi-step', exact credit inside each call's window.
+        vjp_method: 'single-step', the classical rule, or 'multi-step', exact credit inside each
+            call's window.
         control_flow: what to do with control flow inside a step.
-        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's path.
+        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
+            path.
         memory_budget: bytes that one block of steps may keep, for `window='auto'`.
         config: the rule as an `ETraceConfig` instead of the class's own.
         options: of the rule.
@@ -345,87 +360,9 @@ class ETraceAlgorithm(_Learner):
         return self.model4compile
 
     @property
-    def _how(self) -> How:
+    def how(self) -> How:
+        """What the user has said about the learner."""
         return self._said
 
     def _run_model(self, *args: Any) -> Any:
         return self.model4compile(*args)
-
-
-class ETraceVmap(_Learner):
-    """A learner of a model whose states are mapped over a batch: the model sees one sample, the learner the whole
-    batch.
-
-    Args:
-        module: a learner. If it is compiled already, for one sample inside `vmap_new_states`, it is compiled again for
-            all of them.
-        in_axes, out_axes, vmap_states, vmap_out_states, axis_name, axis_size: as in `brainstate.nn.Vmap`.
-    """
-
-    def __init__(
-        self,
-        module: ETraceAlgorithm,
-        in_axes: Any = 0,
-        out_axes: Any = 0,
-        vmap_states: Any = 'new',
-        vmap_out_states: Any = None,
-        axis_name: Any = None,
-        axis_size: int | None = None,
-    ):
-        super().__init__()
-        if not isinstance(module, ETraceAlgorithm):
-            raise TypeError(
-                f'`module` must be a learner, got {type(module).__name__}. Other modules are mapped by '
-                '`brainstate.nn.Vmap`.'
-            )
-        self.module = module
-        self._axes = in_axes, out_axes, vmap_states, vmap_out_states, axis_name, axis_size
-        if module.is_compiled:
-            self.compile_graph(*_mapped_like(module, in_axes, axis_size))
-
-    @property
-    def rule(self) -> Rule:  # type: ignore[override]
-        """The learning rule."""
-        return self.module.rule
-
-    @property
-    def config(self) -> ETraceConfig | None:  # type: ignore[override]
-        """The configuration of the rule, if it was given as one."""
-        return self.module.config
-
-    @property
-    def _model(self) -> Any:
-        return self.module.model4compile
-
-    @property
-    def _how(self) -> How:
-        return self.module._how
-
-    def _signal_input(self, modulator: Any, length: int, window: int) -> Extra:
-        return self.module._signal_input(modulator, length, window)
-
-    def _run_model(self, *args: Any) -> Any:
-        return brainstate.nn.Vmap(self.module.model4compile, *self._axes)(*args)
-
-
-def _mapped_like(learner: ETraceAlgorithm, in_axes: Any, size: int | None) -> list[Any]:
-    """Example inputs for all samples, for a learner that was compiled for one."""
-    steps, inputs = learner.running_index.value, learner._own.example
-    assert inputs is not None
-    if jnp.ndim(steps) != 1 and size is None:
-        raise ValueError(
-            '`module` is compiled for whole batches. Compile it after it is mapped, or for one sample inside '
-            '`vmap_new_states`.'
-        )
-    samples = size or len(steps)
-    axes = list(in_axes) if isinstance(in_axes, list | tuple) else [in_axes] * len(inputs)
-
-    def with_samples(a: jax.ShapeDtypeStruct, axis: int | None) -> jax.Array:
-        if axis is None:
-            return jnp.zeros(a.shape, a.dtype)
-        return jnp.zeros(np.insert(a.shape, axis % (len(a.shape) + 1), samples), a.dtype)
-
-    return [
-        jax.tree.map(lambda a, axis=axis: with_samples(a, axis), x)
-        for x, axis in zip(inputs, axes, strict=True)
-    ]

@@ -15,8 +15,8 @@ SCHEDULES = ('per_step', 'window', 'sequence_end')
 
 
 class SequenceDriverMixin:
-    """`etrace_grad`, `etrace_learn`, `etrace_stream` and `etrace_evolve` for a learner of a model that holds its
-    states."""
+    """`etrace_grad`, `etrace_learn`, `etrace_stream` and `etrace_evolve` for a learner of a model
+    that holds its states."""
 
     @abstractmethod
     def _learning(self) -> Learning:
@@ -28,7 +28,8 @@ class SequenceDriverMixin:
 
     @abstractmethod
     def _schedule(self) -> tuple[str, int | None]:
-        """When the learner's configuration hands out gradients: the schedule, and the steps of a window."""
+        """When the learner's configuration hands out gradients: the schedule, and the steps of a
+        window."""
 
     def etrace_grad(
         self,
@@ -50,21 +51,24 @@ class SequenceDriverMixin:
 
         Args:
             sequences: pytrees with time as first axis.
-            step_fn: `step_fn(*slices) -> loss`, or `(loss, aux)`; it calls the learner once. The loss is a scalar, or
-                one for each sample. A new function is compiled anew, as by `jax.jit`: define it once.
+            step_fn: `step_fn(*slices) -> loss`, or `(loss, aux)`; it calls the learner once. The
+                loss is a scalar, or one for each sample. A new function is compiled anew, as by
+                `jax.jit`: define it once.
             mask: weights of the losses, `(T,)` or `(T, batch)`.
-            chunk_size: give `step_fn` slices of that many steps, to be wrapped in `MultiStepData`; it returns a loss
-                for each step.
-            weights: the parameter states to differentiate, by any keys; all of the model's by default.
+            chunk_size: give `step_fn` slices of that many steps, to be wrapped in `MultiStepData`;
+                it returns a loss for each step.
+            weights: the parameter states to differentiate, by any keys; all of the model's by
+                default.
             reduction: 'mean' or 'sum'.
             loss_output: 'per_step', 'masked' or 'scalar'.
             has_aux: `step_fn` returns `(loss, aux)`.
             return_value: also return the losses.
-            window: steps in a block, or 'auto'. With single-step credit the result does not depend on it.
+            window: steps in a block, or 'auto'. With single-step credit the result does not depend
+                on it.
             fresh: the sequence stands alone: it starts from zero traces and leaves none behind.
             progress: show a progress bar.
-            modulator: for the rules that take one: a number, an array with time as first axis, or one of these for
-                each group by number.
+            modulator: for the rules that take one: a number, an array with time as first axis, or
+                one of these for each group by number.
 
         Returns:
             `grads`, `(grads, losses)`, `(grads, aux)` or `(grads, losses, aux)`.
@@ -100,15 +104,15 @@ class SequenceDriverMixin:
         reduction: str = 'mean',
         window: Any = 'auto',
     ) -> Any:
-        """Learn while the sequence goes by: a gradient, and `update(grads)` on the weights, in each step, each window,
-        or once at the end.
+        """Learn while the sequence goes by: a gradient, and `update(grads)` on the weights, in each
+        step, each window, or once at the end.
 
         Args:
-            sequences, step_fn, mask, modulator, reduction, window: as in `etrace_grad`, for the steps between two
-                updates.
+            sequences, step_fn, mask, modulator, reduction, window: as in `etrace_grad`, for the
+                steps between two updates.
             update: writes the weights, for instance `optimizer.update`.
-            schedule: 'per_step', 'window' or 'sequence_end'; by default that of the learner's configuration, or
-                'per_step'.
+            schedule: 'per_step', 'window' or 'sequence_end'; by default that of the learner's
+                configuration, or 'per_step'.
             window_size: the steps between two updates for 'window'.
             progress: show a progress bar.
 
@@ -134,11 +138,11 @@ class SequenceDriverMixin:
     def etrace_stream(
         self, *, step_fn: Callable, update: Callable, has_aux: bool = False
     ) -> Callable:
-        """Learn from data as they come: a function for one step, in one compiled call the step, its gradient and
-        `update(grads)` on the weights.
+        """Learn from data as they come: a function for one step, in one compiled call the step, its
+        gradient and `update(grads)` on the weights.
 
-        The same as `etrace_learn` on sequences of one step, with next to nothing spent in Python. What `step_fn` and
-        `update` name is taken in at the first call, as by `jit`.
+        The same as `etrace_learn` on sequences of one step, with next to nothing spent in Python.
+        What `step_fn` and `update` name is taken in at the first call, as by `jit`.
 
         Args:
             step_fn: `step_fn(*data) -> loss`, or `(loss, aux)`; it calls the learner once.
@@ -179,7 +183,8 @@ class SequenceDriverMixin:
         return_outputs: bool = False,
         window: Any = 'auto',
     ) -> Any:
-        """Run over a sequence without a loss: states and traces go on. Gives None, or the stacked outputs."""
+        """Run over a sequence without a loss: states and traces go on. Gives None, or the stacked
+        outputs."""
         window = window if chunk_size is None else chunk_size
         outs = drivers.evolve(self._learning(), sequences, step_fn, window)
         return outs if return_outputs else None

@@ -10,13 +10,16 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     """Make a learner that gives online gradients of a recurrent model.
 
     Args:
-        model: a `brainstate.nn.Module`, or a plain function `step(params, state, *inputs) -> (state, out)`.
-        algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an `ETraceConfig` or as a
-            `Rule` of one's own.
-        example_inputs: for a module the inputs of one step; for a function `params, state, *inputs`.
-        options: of the learner and the rule, see `PureLearner`, `ETraceAlgorithm` and the rule's class. For a module
-            also `batch_size` and `seed` of its states, which are initialised here; `verbose`, 1 to print the report, 2
-            with diagnostics; `vmap`, to map a model of one sample over the batch.
+        model: a `brainstate.nn.Module`, or a plain function
+            `step(params, state, *inputs) -> (state, out)`.
+        algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an
+            `ETraceConfig` or as a `Rule` of one's own.
+        example_inputs: for a module the inputs of one step; for a function
+            `params, state, *inputs`.
+        options: of the learner and the rule, see `PureLearner`, `ETraceAlgorithm` and the rule's
+            class. For a module also `batch_size` and `seed` of its states, which are initialised
+            here; `verbose`, 1 to print the report, 2 with diagnostics; `vmap`, to map a model of
+            one sample over the batch.
 
     Returns:
         For a module an `ETraceAlgorithm`, for a function a `PureLearner`.
@@ -25,7 +28,8 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
         >>> import jax.numpy as jnp, braintrace
         >>> step = lambda p, h, x: (jnp.tanh(h * p + x), h)
         >>> braintrace.compile(step, 'd_rtrl', jnp.ones(2), jnp.zeros(2), jnp.ones(2)).report
-        CompilationReport(hidden_groups=1, etrace_weights=1, excluded_weights=0, warnings=0, errors=0)
+        CompilationReport(hidden_groups=1, etrace_weights=1, excluded_weights=0, warnings=0,
+        errors=0)
     """
     if is_module(model):
         from .algorithms import compile_module

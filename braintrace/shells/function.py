@@ -22,7 +22,8 @@ from ..show.report import CompilationReport
 
 
 class Carry(NamedTuple):
-    """What goes on from call to call: the model's state, the traces by name, the number of steps done."""
+    """What goes on from call to call: the model's state, the traces by name, the number of steps
+    done."""
 
     state: Any
     traces: dict[str, Any]
@@ -37,7 +38,8 @@ class Compiled(NamedTuple):
 
     @property
     def lasting(self) -> bool:
-        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs to that."""
+        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs
+        to that."""
         return not any(isinstance(c, jax.core.Tracer) for c in self.core.program.step.captured)
 
     def weights(self, params: Any) -> Weights:
@@ -45,7 +47,8 @@ class Compiled(NamedTuple):
 
 
 class PureLearner:
-    """Online gradients of `step(params, state, *inputs) -> (state, out)`; made by `braintrace.compile`.
+    """Online gradients of `step(params, state, *inputs) -> (state, out)`; made by
+    `braintrace.compile`.
 
     Example:
         >>> import jax.numpy as jnp, braintrace
@@ -151,8 +154,8 @@ class PureLearner:
         """Online gradient of `loss_fn(out, *target)` over a sequence, and the losses of its steps.
 
         Args:
-            loss_fn: the loss of one step, a scalar or one for each sample. A new function is compiled anew, as by
-                `jax.jit`: define it once.
+            loss_fn: the loss of one step, a scalar or one for each sample. A new function is
+                compiled anew, as by `jax.jit`: define it once.
             params: the parameters.
             carry: from `init` or the last call.
             xs: the inputs, with time as first axis; a tuple if the step takes several.
@@ -162,9 +165,10 @@ class PureLearner:
             reduction: 'mean' or 'sum' over the (weighted) losses.
             fresh: the sequence stands alone: it starts from zero traces and leaves none.
             progress: show a progress bar.
-            modulator: for the rules that take one: a number, an array with time as first axis, or one of these for
-                each group by number.
-            signal: what the rule's signal takes from outside (for 'dni' the parameters of the guess).
+            modulator: for the rules that take one: a number, an array with time as first axis, or
+                one of these for each group by number.
+            signal: what the rule's signal takes from outside (for 'dni' the parameters of the
+                guess).
 
         Returns:
             `((grads, losses), carry)`.
@@ -204,7 +208,8 @@ class PureLearner:
     def evolve(
         self, params: Any, carry: Carry, xs: Any, *, window: Any = 'auto'
     ) -> tuple[Any, Carry]:
-        """Run over a sequence without a loss: the outputs, and the carry with its traces advanced."""
+        """Run over a sequence without a loss: the outputs, and the carry with its traces
+        advanced."""
         inputs = self._split(xs)
         length = sequence_length(inputs)
 

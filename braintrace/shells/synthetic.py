@@ -1,4 +1,5 @@
-"""Synthetic gradients: a learned guess of the credit that the future will send to a hidden state."""
+"""Synthetic gradients: a learned guess of the credit that the future will send to a hidden
+state."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from .brainstate import brainstate
 
 
 class SyntheticGradient(brainstate.nn.Module):  # type: ignore[misc]
-    """One affine map for each hidden group, from its units' states to a guess of their credit. It guesses zero until it
-    is trained.
+    """One affine map for each hidden group, from its units' states to a guess of their credit. It
+    guesses zero until it is trained.
 
     Args:
         group_shapes: `learner.group_signal_shapes()`.
@@ -83,16 +84,16 @@ def train_synthetic_gradient(
     reset: bool = True,
     batch_size: int | None = None,
 ) -> list[float]:
-    """Fit the synthesizer of a DNI learner on a sequence: at each window's end it should say what the next window's loss
-    sends back.
+    """Fit the synthesizer of a DNI learner on a sequence: at each window's end it should say what
+    the next window's loss sends back.
 
     Args:
         learner: a compiled `DNI` learner with a synthesizer.
         inputs: the inputs of the model, with time as first axis.
         chunk_size: the steps of a window; the learner will take no other afterwards.
         loss_fn: of the stacked outputs of a window, by default the sum of squares.
-        optimizer: registered on `synthesizer.states_dict()`, with `update(grads)`; plain gradient descent with `lr` by
-            default.
+        optimizer: registered on `synthesizer.states_dict()`, with `update(grads)`; plain gradient
+            descent with `lr` by default.
         epochs, reset, batch_size: how often, and whether the model's states are reset before each.
 
     Returns:
@@ -139,8 +140,8 @@ def _sum_of_squares(out: Any) -> Any:
 
 
 def _window(compiled: Compiled, synthesizer: Any, loss: Callable, steps: int) -> Callable:
-    """`(guess's parameters, parameters, hidden, other, inputs) -> (entry state, the credit that arrives there, exit
-    hidden, exit other)` of one window."""
+    """One window, from `(guess's parameters, parameters, hidden, other, inputs)` to `(entry state,
+    the credit that arrives there, exit hidden, exit other)`."""
     program, out_tree = compiled.core.program, compiled.model.out_tree
     layout, captured = program.layout, program.step.captured
     moving = jax.tree.leaves(frontend.surroundings().moving)

@@ -99,7 +99,6 @@ def test_programs_have_no_constants(make, rule):
     learner = make(rule)
     reached = list(programs([learner, learner.graph]))
     assert len(reached) > 3
-    closed = [p for p in reached if isinstance(p, jax.extend.core.ClosedJaxpr)]
-    assert len(closed) <= 1  # the program that 0.2 published, with the values of its constants
-    assert all(len(p.consts) == len(p.jaxpr.constvars) for p in closed)
-    assert not [p for p in reached if p not in closed and p.constvars]
+    info = learner.graph.module_info
+    published = None if info is None else info.jaxpr  # of 0.2, with the values of its constants
+    assert not [p for p in reached if p.constvars and p is not published]

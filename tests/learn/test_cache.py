@@ -54,6 +54,7 @@ def test_one_function_is_traced_once_and_an_equal_one_again():
     assert traced.count(1.0) == 2 * once
 
 
+@pytest.mark.filterwarnings('ignore:.*was a new function')
 def test_fresh_functions_are_forgotten():
     learner, carry = function_learner()
     losses = []

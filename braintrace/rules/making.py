@@ -1,0 +1,110 @@
+"""From the options of a rule to its carrier, its signal and its scope."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..plan.layout import Layout, Scope
+from .carrier import BlockCarrier, Several
+from .d_rtrl import PositionWise
+from .eprop import Filtered
+from .kf_rtrl import Kronecker
+from .options import decays, preference
+from .pp_prop import Factorised
+from .random_bits import as_key
+from .signals import (
+    GRADIENT,
+    Signal,
+    guessed_future,
+    modulator,
+    random_feedback,
+    square_feedback,
+)
+from .uoro import RankOne
+
+
+def everyone(layout: Layout) -> frozenset[int]:
+    return frozenset(range(len(layout.relations)))
+
+
+def position_wise(
+    layout: Layout,
+    trace_dtype: Any = None,
+    embedding_rows: int | None = None,
+    decay: float | None = None,
+    **_: Any,
+) -> PositionWise:
+    return PositionWise(layout, everyone(layout), trace_dtype, decay, embedding_rows)
+
+
+def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
+    return Factorised(layout, everyone(layout), *decays(decay_or_rank))
+
+
+def ottt(layout: Layout, decay: float) -> Factorised:
+    return Factorised(layout, everyone(layout), decay, 0.0)
+
+
+def hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -> Several:
+    """Per relation the cheaper of the two by memory, or as `prefer(path)` says."""
+    full = set()
+    for i, r in enumerate(layout.relations):
+        wish = preference(prefer(r.path) if callable(prefer) else prefer, r.path)
+        product = _size(r.trace_shape()) if r.axes.x is not None else 0
+        factors = (r.x_var.aval.size if r.x_var is not None else 0) + r.y_var.aval.size
+        if wish == 'full' or (wish != 'approx' and product <= factors):
+            full.add(i)
+    by_product = PositionWise(layout, frozenset(full), trace_dtype)
+    by_factors = Factorised(layout, everyone(layout) - full, *decays(decay_or_rank))
+    return Several(layout, (by_product, by_factors))
+
+
+def _size(shape: tuple[int, ...]) -> int:
+    size = 1
+    for n in shape:
+        size *= n
+    return size
+
+
+def eprop(layout: Layout, kappa_filter_decay: float, trace_dtype: Any, **_: Any) -> BlockCarrier:
+    inner = position_wise(layout, trace_dtype)
+    return Filtered(inner, kappa_filter_decay) if kappa_filter_decay else inner
+
+
+def uoro(layout: Layout, projection_key: Any, projection_eps: float) -> RankOne:
+    return RankOne(layout, projection_key, projection_eps)
+
+
+def kf_rtrl(layout: Layout, projection_key: Any, projection_eps: float) -> Kronecker:
+    return Kronecker(layout, projection_key, projection_eps)
+
+
+def fed_back(
+    layout: Layout, feedback: str, random_feedback_key: Any, feedback_scale: float, **_: Any
+) -> Signal:
+    if feedback == 'symmetric':
+        return GRADIENT
+    key = as_key(random_feedback_key)
+    if feedback == 'square':
+        return square_feedback(layout, key, feedback_scale)
+    return random_feedback(layout, key, feedback_scale, feedback == 'adaptive')
+
+
+def modulated(layout: Layout, **options: Any) -> Signal:
+    return modulator(layout)
+
+
+def bootstrapped(layout: Layout, guess: Any, **options: Any) -> Signal:
+    return guessed_future(layout, guess)
+
+
+def coupled(**options: Any) -> Scope:
+    return Scope.COUPLED
+
+
+def leaky(**options: Any) -> Scope:
+    return Scope.LEAK
+
+
+def filtered_if_kappa(kappa_filter_decay: float, **_: Any) -> Scope:
+    return Scope.FILTERED if kappa_filter_decay else Scope.DIAGONAL
