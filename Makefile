@@ -32,7 +32,7 @@ wheel: .venv/ready
 # A fast part of the tests at both ends of the bounds in pyproject.toml, recorded in docs/matrix.md.
 OLDEST := jax==0.8.0 jaxlib==0.8.0 numpy==2.0.0 brainstate==0.5.0 saiunit==0.5.0 brainevent==0.2.0
 NEWEST := --upgrade
-MATRIX ?= tests/test_rules.py tests/test_learner.py
+MATRIX ?= tests/rules tests/shells/test_function.py tests/shells/test_brainstate.py
 TRIED := python jax numpy brainstate saiunit brainevent tests
 
 matrix: .venv-oldest/row .venv-newest/row
@@ -73,7 +73,7 @@ bench: .venv/ready .venv-reference/ready
 # The property tests with many more programs: make fuzz PROGRAMS=20000
 PROGRAMS ?= 5000
 fuzz: .venv/ready
-	BRAINTRACE_PROGRAMS=$(PROGRAMS) $(BIN)/pytest -n 2 tests/test_influence.py
+	BRAINTRACE_PROGRAMS=$(PROGRAMS) $(BIN)/pytest -n 2 tests/graph/test_influence.py tests/engine/test_window.py
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

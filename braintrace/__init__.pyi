@@ -6,29 +6,31 @@ Changed together with the table there: `tests/test_typing.py` prints what this f
 from . import nn as nn
 from . import ops as ops
 from . import rules as rules
-from .shells.algorithms import (
+from .shells.vjp_algorithm import ETraceVjpAlgorithm as ETraceVjpAlgorithm
+from .shells.state_rules import (
     BPTT as BPTT,
-    DNI as DNI,
+    KFRTRL as KFRTRL,
+    LowRankRTRL as LowRankRTRL,
+    RTRL as RTRL,
+    RandomProjectionVjpAlgorithm as RandomProjectionVjpAlgorithm,
+    SnAp as SnAp,
+    UORO as UORO,
+)
+from .shells.unit_rules import (
     D_RTRL as D_RTRL,
     EProp as EProp,
     ES_D_RTRL as ES_D_RTRL,
-    ETraceVjpAlgorithm as ETraceVjpAlgorithm,
     HybridDimVjpAlgorithm as HybridDimVjpAlgorithm,
     IODimVjpAlgorithm as IODimVjpAlgorithm,
-    KFRTRL as KFRTRL,
-    LowRankRTRL as LowRankRTRL,
     OSTLFeedforward as OSTLFeedforward,
     OSTLRecurrent as OSTLRecurrent,
     OTTT as OTTT,
     ParamDimVjpAlgorithm as ParamDimVjpAlgorithm,
     RFLO as RFLO,
-    RTRL as RTRL,
-    RandomProjectionVjpAlgorithm as RandomProjectionVjpAlgorithm,
-    SnAp as SnAp,
     ThreeFactor as ThreeFactor,
-    UORO as UORO,
     pp_prop as pp_prop,
 )
+from .shells.dni import DNI as DNI
 from .tools.comparison import (
     Comparison as Comparison,
     compare as compare,
@@ -70,9 +72,9 @@ from .compat.perturbation import HiddenPerturbation as HiddenPerturbation
 from .compat.relation import HiddenParamOpRelation as HiddenParamOpRelation
 from .shells.brainstate import (
     ETraceAlgorithm as ETraceAlgorithm,
-    ETraceVmap as ETraceVmap,
     EligibilityTrace as EligibilityTrace,
 )
+from .shells.mapped import ETraceVmap as ETraceVmap
 from .ops.functions import (
     conv as conv,
     einsum as einsum,

@@ -1,4 +1,57 @@
-"""The parts of JAX that differ between versions, or that live outside its everyday interface."""
+"""The parts of JAX that differ between versions, or that live outside its everyday interface.
+
+What leans on internals, and what breaks if it goes:
+
+- `jax.extend.core`: `Jaxpr`, `ClosedJaxpr`, `JaxprEqn`, `Var`, `Literal`, `Primitive`. All of the
+  compiler reads these records; without them nothing works.
+- `jax.core.eval_jaxpr(jaxpr, consts, *args)`: `run_jaxpr`, `bind`. Steps and fragments could not
+  be run; `jax.extend.core.jaxpr_as_fun` of a closed program does the same.
+- `Jaxpr.replace(...)` of a blank program: `new_jaxpr`. In the place of the constructor, whose
+  arguments change; without it programs could not be put together.
+- `Jaxpr.constvars`, `ClosedJaxpr.jaxpr` and `.consts`: `open_jaxpr`, for programs that JAX has
+  traced, and `close_jaxpr`, for the one that 0.2 published. JAX 0.11 has one record and derives the
+  constvars from the values; these two are the ones to change.
+- `jaxpr.debug_info._replace(arg_names=None, result_paths=None)`: `new_jaxpr`. Names of arguments
+  must fit their number; if the fields go, leave the line out.
+- `eqn.replace(invars=..., source_info=...)`: `bind`, `located`. Without it a `custom_*` call
+  cannot be evaluated on other operands, and lines of libraries are reported instead of the
+  user's.
+- `Var(aval)` with one argument: `bind`. Up to 0.4 it took a suffix and a count too; if it
+  changes, take the inputs of a traced identity.
+- `eqn.primitive.bind(*values, **eqn.params)` and `primitive.multiple_results`: `bind`. Every
+  equation is evaluated so, but for calls by name below; `eval_jaxpr` of one equation is the
+  slower way around.
+- Names of primitives that begin with `custom_`, `closed_call`, `core_call`: `bind`. The
+  parameters of these are not those of their `bind`; a new primitive of that kind would raise
+  there.
+- The name `jit` of the call primitive (`pjit` up to 0.6), and its parameter `name`:
+  `calls_library_kernel`. Kernels of brainevent would be opened rather than called, which is slow.
+- Programs inside of `eqn.params`, alone or in a tuple: `subjaxprs`. If they move into another
+  container, what happens in loops and branches goes unseen.
+- `eqn.effects` is a set: `prune`, `new_jaxpr`. Without it, equations with side effects are
+  pruned.
+- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `source_line`, `located`.
+  Reports and errors say `?` in the place of a line; nothing else depends on it.
+- `atom.aval` with `shape`, `dtype`, `size`, `ndim`, and `jax.core.ShapedArray(shape, dtype)`:
+  `is_float`, `trace`, `FunctionPrimitive`. Typed as `AbstractValue`, which does not promise them.
+- `jax.make_jaxpr` of abstract values: `trace`. Takes avals because they have `shape` and `dtype`,
+  as a `jax.ShapeDtypeStruct` does; without weak types if that is given instead.
+- `jax.interpreters.mlir.register_lowering`, `lower_fun`; `ad.deflinear2`, `ad.primitive_jvps`,
+  `ad.instantiate_zeros`; `batching.defvectorized`, `batching.primitive_batchers`:
+  `identity_primitive`, `FunctionPrimitive`. Marks and ops of the interface would have no rules
+  under jit, grad and vmap; `custom_jvp` with a named `jit` inside is the way around.
+- Tangents that are symbolic zeros (`ad.Zero`): `FunctionPrimitive`. Made into arrays of zeros,
+  which XLA removes; without `instantiate_zeros`, ask `type(t)` and make them by hand.
+- In other rooms, by name only: the primitives in the tables of `graph/` and `ops/` with their
+  `params` (`dimension_numbers` of `dot_general`, `num_consts` and `jaxpr` of `scan`, `branches`
+  of `cond`, `custom_jvp_call`, `custom_vjp_call`). A renamed primitive is unknown, and so opaque:
+  its weights lose their traces with a diagnostic, gradients inside the window stay right.
+- In other rooms, public but seldom used: `custom_jvp.defjvp(..., symbolic_zeros=True)` and
+  `jax.linear_transpose` (`learn/`: a learner's call is given as its own transpose),
+  `jax.core.Tracer` (to tell values of an outer trace), `jax.dtypes.float0`.
+- `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
+  what `jax.jit` itself looks at; without it, list the settings that matter by hand.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +60,12 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 from jax.core import eval_jaxpr
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Primitive, Var
+from jax.extend.core import Primitive
 from jax.sharding import SingleDeviceSharding
 
 __all__ = [
@@ -42,6 +95,46 @@ __all__ = [
     'type_of',
 ]
 
+if TYPE_CHECKING:
+    # The records of a program as far as they are used here; JAX itself promises less, an `aval`
+    # without shape.
+    class Var:
+        aval: jax.core.ShapedArray
+
+        def __init__(self, aval: Any): ...
+
+    class Literal:
+        aval: jax.core.ShapedArray
+        val: Any
+
+    class JaxprEqn:
+        invars: list[Any]  # variables and literals
+        outvars: list[Var]
+        primitive: Primitive
+        params: dict[str, Any]
+        effects: set[Any]
+        source_info: Any
+
+        def replace(self, **changes: Any) -> JaxprEqn: ...
+
+    class Jaxpr:
+        constvars: list[Var]
+        invars: list[Var]
+        outvars: list[Any]  # variables and literals
+        eqns: list[JaxprEqn]
+        effects: set[Any]
+        debug_info: Any
+
+        def replace(self, **changes: Any) -> Jaxpr: ...
+
+    class ClosedJaxpr:
+        jaxpr: Jaxpr
+        consts: list[Any]
+
+        def __init__(self, jaxpr: Jaxpr, consts: Sequence[Any]): ...
+else:
+    from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
+
 Atom: TypeAlias = Var | Literal
 
 
@@ -70,7 +163,7 @@ def new_jaxpr(invars: Sequence[Var], outvars: Sequence[Atom], eqns: Sequence[Jax
 
 def run_jaxpr(jaxpr: Jaxpr, *args: Any) -> list[Any]:
     """The outputs of a program without constvars."""
-    return eval_jaxpr(jaxpr, (), *args)
+    return eval_jaxpr(cast(Any, jaxpr), (), *args)
 
 
 class Traced(NamedTuple):
@@ -85,9 +178,10 @@ def open_jaxpr(program: ClosedJaxpr | Jaxpr) -> Traced:
 
     The only place that reads `constvars`: JAX 0.11 derives them from the number of constant values.
     """
-    jaxpr, consts = program, ()
     if isinstance(program, ClosedJaxpr):
         jaxpr, consts = program.jaxpr, tuple(program.consts)
+    else:
+        jaxpr, consts = program, ()
     if not jaxpr.constvars:
         return Traced(jaxpr, consts)
     return Traced(new_jaxpr([*jaxpr.constvars, *jaxpr.invars], jaxpr.outvars, jaxpr.eqns), consts)
@@ -117,12 +211,13 @@ def bind(eqn: JaxprEqn, values: Sequence[Any]) -> list[Any]:
         out = eqn.primitive.bind(*values, **eqn.params)
         return list(out) if eqn.primitive.multiple_results else [out]
     formal = [Var(a.aval) for a in eqn.invars]
-    return eval_jaxpr(new_jaxpr(formal, eqn.outvars, [eqn.replace(invars=formal)]), (), *values)
+    return run_jaxpr(new_jaxpr(formal, eqn.outvars, [eqn.replace(invars=formal)]), *values)
 
 
 def trace(f: Callable, *args: Any) -> Traced:
     """The program of `f` on flat arguments: atoms, avals or values."""
-    return open_jaxpr(jax.make_jaxpr(f)(*[getattr(a, 'aval', a) for a in args]))
+    traced: Any = jax.make_jaxpr(f)(*[getattr(a, 'aval', a) for a in args])
+    return open_jaxpr(traced)
 
 
 def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:

@@ -69,7 +69,7 @@ class Step:
         return self.jaxpr.invars[before:]
 
     @property
-    def hidden_outs(self) -> list[Atom]:
+    def hidden_outs(self) -> list[Var]:
         return self.jaxpr.outvars[: len(self.hidden)]
 
     @property

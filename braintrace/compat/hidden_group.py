@@ -106,7 +106,8 @@ class HiddenGroup(NamedTuple):
             rows = jax.vmap(lambda one: pull(jnp.where(chosen, one, 0))[0])(states)
             return jnp.where(chosen[..., None], jnp.moveaxis(rows, 0, -2), 0)
 
-        return sum(of_colour(c) for c in range(int(colours.max(initial=0)) + 1))
+        total: Any = sum(of_colour(c) for c in range(int(colours.max(initial=0)) + 1))
+        return total
 
     def full_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
         """The derivative of every new value by every old one along the transition, shape

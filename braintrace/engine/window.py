@@ -167,6 +167,7 @@ class Window:
 
     def _comes_back(self, d: Detour) -> jax.Array:
         """What a unit's change comes back as over two products at all steps."""
+        assert d.second.x_var is not None
         between = self.program.analysis.along({d.seed}, [d.first.y[0]], [d.second.x_var])
         start, *free = self.values([d.first.y[0], *between.free])
 
@@ -248,10 +249,11 @@ class Window:
                 for ct, like in zip(chosen, made, strict=True)
             ]
             moved, at_variables = pull(Cotangents(*filled))
-            leaves = [
-                [moved.get(name, {}).get(i) for i in range(len(a))] for name, a in places.items()
-            ]
-            return Pulled(*leaves, at_variables)
+            leaves = {
+                name: [moved.get(name, {}).get(i) for i in range(len(a))]
+                for name, a in places.items()
+            }
+            return Pulled(**leaves, variables=at_variables)
 
         return credit_of
 

@@ -15,7 +15,7 @@ from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
 from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, leaves_of
 
-_double = jax.config.jax_enable_x64
+_double = jax.config.read('jax_enable_x64')
 try:
     import brainstate
 except ModuleNotFoundError as error:
@@ -24,7 +24,7 @@ except ModuleNotFoundError as error:
         '`step(params, state, *inputs)` need jax alone.'
     ) from error
 
-if _double and not jax.config.jax_enable_x64:
+if _double and not jax.config.read('jax_enable_x64'):
     # importing brainstate resets the precision; the user's choice stands
     brainstate.environ.set(precision=64)
 
@@ -92,7 +92,7 @@ def trace(
     strangers = [s for s in states if id(s) not in path_of]
     path_of |= {id(s): (f'_unknown_path_{i}',) for i, s in enumerate(strangers)}
     held = tuple(Held(path_of[id(s)], role(s), s) for s in states)
-    out_tree = jax.tree.structure(stateful.get_out_shapes(*inputs, **named)[0])
+    out_tree: Any = jax.tree.structure(stateful.get_out_shapes(*inputs, **named)[0])
     step = _as_step(jaxpr, captured, held, out_tree.num_leaves)
     traced = TracedModel(step, out_tree, held, Origin(stateful, known))
     return traced, [path_of[id(s)] for s in strangers]

@@ -35,7 +35,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
 
-def _state(cls: type, kept: dict[str, Any]) -> Any:
+def _state(cls: Any, kept: dict[str, Any]) -> Any:
     """A state of this class as it would be if it were made here."""
     state = cls.__new__(cls)
     vars(state).update(vars(brainstate.State(kept['_value'])))

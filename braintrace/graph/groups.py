@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Atom, JaxprEqn, Var, source_line
+from .._jax import JaxprEqn, Var, source_line
 from ..step import Fragment, Leaf, dotted
 from .analysis import Analysis, Row
 from .dependence import Dep
@@ -39,7 +40,7 @@ class Group:
     elsewhere: Maps = ()
 
     @cached_property
-    def _leaves(self) -> list[tuple[Leaf, Var, Atom]]:
+    def _leaves(self) -> list[tuple[Leaf, Var, Any]]:
         return list(dict.fromkeys((r.leaf, r.old, r.new) for r in self.rows))
 
     @property
@@ -48,7 +49,7 @@ class Group:
         return [old for _, old, _ in self._leaves]
 
     @property
-    def outvars(self) -> list[Atom]:
+    def outvars(self) -> list[Var]:
         """The variables of the new values, one for each leaf."""
         return [new for _, _, new in self._leaves]
 

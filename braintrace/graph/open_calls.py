@@ -10,6 +10,7 @@ from jax import lax
 from .._jax import Atom, JaxprEqn, Traced, is_float, open_jaxpr, trace
 from ..ops.families import called_program
 from ..ops.marker import marked
+from ..ops.register import ETPPrimitive
 from ..ops.sparse import is_kernel, plain_form
 from .flags import DATA, is_weight
 from .flat import Flat
@@ -26,8 +27,10 @@ def open_call(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) ->
 def open_function(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
     """An op of the user's own, its weights marked: what it computes, or the op itself if a rule
     tells about it."""
-    weights = set(eqn.primitive.trainable(eqn.params).values())
-    if eqn.primitive.op_rule is not None:
+    primitive = eqn.primitive
+    assert isinstance(primitive, ETPPrimitive)
+    weights = set(primitive.trainable(eqn.params).values())
+    if primitive.op_rule is not None:
         ins = [flat.call(marked, a)[0] if i in weights else a for i, a in enumerate(ins)]
         return flat.emit(eqn, ins, alive)
 

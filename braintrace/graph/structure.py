@@ -68,8 +68,9 @@ class Structure:
     def pattern(self, a: Atom) -> np.ndarray | None:
         """Ones where a value can be other than zero; the value itself if it is an index, None if
         that is not known."""
-        in_weights = isinstance(a, Var) and a in self._weights
-        value = self._weights[a] if in_weights else self._const(a)
+        value = self._const(a)
+        if isinstance(a, Var) and a in self._weights:
+            value = self._weights[a]
         if not is_float(a):
             return value
         if value is None:
@@ -141,9 +142,9 @@ class Structure:
         if any(p is None for p in patterns):
             return None
         alone = family(eqn) in (Family.LAYOUT, Family.SCATTER_ADD)  # the operands only stand beside
-        others = []
+        others: list[Any] = []
         for p, a in zip(patterns, eqn.invars, strict=True):
-            value = np.zeros_like(p) if alone and is_float(a) else p
+            value: Any = np.zeros_like(p) if alone and is_float(a) else p
             if is_float(a) or not isinstance(a, Literal):
                 value = jnp.asarray(value, a.aval.dtype)
             others.append(value)

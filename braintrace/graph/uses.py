@@ -85,11 +85,12 @@ def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
         eqns.append(eqn)
     results = list(step.jaxpr.outvars)
     for k, v in enumerate([*step.hidden_outs, *step.other_outs]):
-        if is_weight(flag(v)):  # a new state made of weights alone
-            made = _as_used(v, None, eqns[-1])
-            eqns.append(made)
-            [results[k]] = made.outvars
-            uses.append(Use(made, 0, results[k], (results[k],), elementwise(v.aval.shape), made))
+        if isinstance(v, Var) and is_weight(flag(v)):  # a new state made of weights alone
+            copy = _as_used(v, None, eqns[-1])
+            eqns.append(copy)
+            [y] = copy.outvars
+            results[k] = y
+            uses.append(Use(copy, 0, y, (y,), elementwise(v.aval.shape), copy))
     return step.with_program(new_jaxpr(step.jaxpr.invars, results, eqns), step.captured), tuple(
         uses
     )

@@ -221,8 +221,8 @@ class Core:
         hidden = self.signal.entry(window, cotangents, pulled.hidden, carried.traces)
         given = Contribution()
         if not alone:
-            captured, params = window.given.captured, window.params
-            entry = Entry(hidden, pulled.other, carried.steps, captured, params)
+            given_weights = window.given.captured, window.params
+            entry = Entry(hidden, pulled.other, carried.steps, *given_weights)
             given = self.carrier.read(own, entry)
         traces = self.carrier.advance(own, window) if keep else None
         params = add(pulled.params, self.signal.beyond(window, extra))

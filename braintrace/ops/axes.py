@@ -112,7 +112,7 @@ def elementwise(shape: tuple[int, ...]) -> Op:
 # ---- kernels: x is (steps, *x); Z labels the steps, S the states of a unit -----------------------
 
 
-def gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
+def gradient(op: Op, x: Any, dy: jax.Array) -> jax.Array:
     """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps; `dy` is
     `(steps, *y)`."""
     if op.axes.x is None:
@@ -142,7 +142,7 @@ def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
     return jnp.einsum(f'Z{op.axes.x},Z{op.axes.y}->{op.axes.w}', x, dy)
 
 
-def outer(op: Op, x: jax.Array | None, q: jax.Array) -> jax.Array:
+def outer(op: Op, x: Any, q: jax.Array) -> jax.Array:
     """`sum_k x_k (x) q_k`, what a block adds to a trace: `(states, *trace)` from `q`,
     `(steps, states, *y)`."""
     if op.axes.x is None:
@@ -159,10 +159,11 @@ def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
     `Q` of `(states, states, *y)`."""
     Q = _beside(op, op.at_y(Q))
     # A unit has few states; XLA makes one loop of a sum, but none of a reduction.
-    return sum(Q[:, a] * e[a] for a in range(len(e)))
+    new: Any = sum(Q[:, a] * e[a] for a in range(len(e)))
+    return new
 
 
-def kept_at(op: Op, e: jax.Array, there: jax.Array) -> jax.Array:
+def kept_at(op: Op, e: jax.Array, there: Any) -> jax.Array:
     """A trace where `there`, values at the units with one for each state first, says so."""
     return _beside(op, op.at_y(jnp.asarray(there, e.dtype))) * e
 

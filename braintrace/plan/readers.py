@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .._jax import JaxprEqn, Var, is_float
+from .._jax import Atom, JaxprEqn, Var, is_float
 from ..graph.analysis import Row
 from ..graph.compile import Graph
 from ..graph.groups import Group
@@ -40,8 +40,8 @@ def exposed_rows(graph: Graph, group: Group) -> tuple[Row, ...]:
     others = set(step.hidden_outs) - own
     ends = {*variables(step.outs), *variables(step.other_outs), *others}
 
-    def is_read_outside(new: Var) -> bool:
-        made_of_it = {new}
+    def is_read_outside(new: Atom) -> bool:
+        made_of_it = set(variables([new]))
         for eqn in graph.analysis.eqns:
             if not made_of_it.isdisjoint(variables(eqn.invars)):
                 made_of_it.update(v for v in eqn.outvars if v not in own)

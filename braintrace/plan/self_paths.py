@@ -148,7 +148,7 @@ def _ends(graph: Graph, g: Group) -> dict[int, Ends]:
     rows = {s for s, row in enumerate(analysis.rows) if row.old in g.invars}
     ends = {}
     for u, use in enumerate(analysis.uses):
-        if not _is_matrix_product(use):
+        if use.x_var is None or not _is_matrix_product(use):
             continue
         fed = relation_of[use].maps.get(g.index, ()) if use in relation_of else ()
         if fed or not rows.isdisjoint(analysis.dep(use.x_var).maps):
@@ -157,7 +157,7 @@ def _ends(graph: Graph, g: Group) -> dict[int, Ends]:
 
 
 def _is_matrix_product(use: Use) -> bool:
-    plain = use.op is not None and use.op.plain and use.x_var is not None
+    plain = use.op is not None and use.op.plain
     return plain and use.eqn.primitive.name == 'dot_general'
 
 

@@ -22,7 +22,7 @@ def of_config(config: ETraceConfig) -> Rule:
     """The rule that a configuration describes."""
     bootstrapped = config.learning_signal == 'bootstrapped'
     modulated = config.learning_signal == 'modulatory'
-    credit = None
+    credit: tuple[str, ...] | None = None
     if bootstrapped:
         credit = (MULTI_STEP,)
     elif modulated:

@@ -90,7 +90,8 @@ class Rule:
 
     def carrier_of(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
         """The carrier for a layout, with settled options."""
-        return (self.make or self.carrier)(layout, **options)
+        make: Callable[..., Carrier] = self.make or self.carrier
+        return make(layout, **options)
 
     def __reduce__(self) -> tuple:
         """A rule that has a name is pickled by it."""

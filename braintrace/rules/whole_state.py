@@ -176,7 +176,9 @@ class SampleState(WholeState):
                 )
             op, axis = use.op, -1 if self.axes is None else self.axes[i]
             if op.plain and op.axes.x is not None:
-                op = compact(op, self.structure.pattern(use.w))
+                pattern = self.structure.pattern(use.w)
+                assert pattern is not None
+                op = compact(op, pattern)
             uses.append(TracedUse(key, use, op, axis))
         keys = distinct(u.key for u in uses)
         return [u._replace(key=key) for u, key in zip(uses, keys, strict=True)]

@@ -311,7 +311,7 @@ def _shape(a: Any) -> jax.ShapeDtypeStruct:
 
 
 def _unpickled(cls: type, attributes: bytes) -> Any:
-    learner = object.__new__(cls)
+    learner: Any = object.__new__(cls)
     vars(learner).update(pickle.loads(attributes))
     return learner
 

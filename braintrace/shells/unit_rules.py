@@ -79,7 +79,7 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
             raise TypeError('`decay_or_rank` is missing: a decay in [0, 1), a rank, or a pair.')
         own = {} if config is not None else {'decay_or_rank': decay_or_rank}
         super().__init__(model, name, vjp_method, control_flow, config, **own, **more)
-        sides = config.decay if config is not None else decays(decay_or_rank)
+        sides: tuple[float, float] = decays(decay_or_rank) if config is None else config.decay
         self.decay_x, self.decay_f = sides
 
     @property

@@ -185,8 +185,8 @@ def _data_edges(graph: Graph) -> set[Edge]:
             if v in group_of_new:
                 edges |= _feeding(sources[v], group_of_new[v])
                 sources[v] = frozenset([(group_of_new[v], False)])
-    for k, v in enumerate(step.outs):
-        edges |= _feeding(sources_of(v), f'out{k}')
+    for k, out in enumerate(step.outs):
+        edges |= _feeding(sources_of(out), f'out{k}')
     return edges
 
 
