@@ -9,7 +9,7 @@ zero for every parameter), a convolution its receptive field, element-wise ops t
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

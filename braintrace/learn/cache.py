@@ -52,6 +52,16 @@ class Cache:
                     self._entries.popitem(last=False)
         return made
 
+    def peek(self, key: Hashable) -> Any:
+        """The entry of a key, or None."""
+        return self._entries.get(key)
+
+    def put(self, key: Hashable, value: Any) -> None:
+        """Replace the entry of a key."""
+        with self._lock:
+            self._entries.pop(key, None)
+        self.get(key, lambda: value)
+
     def count(self, f: Callable, name: str) -> None:
         """Tell a user whose function is a new one at every call, so that every call compiles."""
         code = getattr(f, '__code__', None)

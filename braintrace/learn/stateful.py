@@ -80,30 +80,31 @@ class Compiled(NamedTuple):
 @dataclass(eq=False)
 class Own:
     """What a learner keeps for itself, out of sight of frameworks, which look for states in every
-    container.
+    container. Copies of a learner may share it.
 
     Args:
         cache: what was compiled.
-        outside: parameter states that steps use and the model does not hold, in the order they were
-            met.
-        example: the shapes of one step's inputs, for which the learner was compiled; None before
-            that.
+        outside: parameter states that steps use and the model does not hold, in the order they
+            were met.
         keys: the traces met so far, by their text.
-        held: the identities of the states that the model had when it was compiled; None after a
-            copy.
     """
 
     cache: Cache = field(default_factory=Cache)
     outside: list[Any] = field(default_factory=list)
-    example: tuple | None = None
     keys: dict[str, TraceKey] = field(default_factory=dict)
-    held: tuple[int, ...] | None = None
 
     def __deepcopy__(self, memo: dict) -> Own:
-        return Own(example=self.example, keys=dict(self.keys))
+        return Own(keys=dict(self.keys))
 
     def __reduce__(self) -> tuple:
-        return Own, (Cache(), [], self.example, dict(self.keys))
+        return Own, (Cache(), [], dict(self.keys))
+
+
+@dataclass(frozen=True)
+class Example:
+    """The shapes of one step's inputs, for which a learner was compiled."""
+
+    inputs: tuple
 
 
 class Learning(NamedTuple):
@@ -133,11 +134,28 @@ class Learning(NamedTuple):
         key = 'watch', _Same(self.model)
         return self.own.cache.get(key, lambda: self.framework.watch(self.model))()
 
+    def identities(self) -> tuple[int, ...]:
+        """The identities of these objects."""
+        return tuple([id(s) for s in self.held()])
+
+    def remember(self, compiled: Compiled) -> None:
+        """Note which program was the last, and that the traces belong to the states that the model
+        holds now."""
+        self.own.cache.put(('held', _Same(self.memory)), self.identities())
+        if compiled.lasting:
+            self.own.cache.put(('latest', _Same(self.memory)), compiled)
+
+    def states_were_replaced(self) -> bool:
+        """Whether the model holds other state objects than those that the traces belong to: it was
+        initialised again."""
+        before = self.own.cache.peek(('held', _Same(self.memory)))
+        return before is not None and before != self.identities()
+
     def key(self, settings: Hashable, inputs: Any) -> Hashable:
         """All that a program depends on besides the function: settings, the types of inputs and
         states, and that the states are the ones it was made for."""
-        held = self.held()
-        return settings, tuple([id(s) for s in held]), signature(inputs, [s.value for s in held])
+        values = [s.value for s in self.held()]
+        return settings, self.identities(), signature(inputs, values)
 
 
 class _Same:
@@ -168,6 +186,11 @@ def compile_step(learning: Learning, inputs: tuple, stacklevel: int = 3) -> Comp
         return compiled
 
     return learning.own.cache.get(key, make, lambda compiled: compiled.lasting)
+
+
+def latest_step(learning: Learning) -> Compiled | None:
+    """The program that the traces were last written by, if it is still known."""
+    return learning.own.cache.peek(('latest', _Same(learning.memory)))
 
 
 def build(
@@ -224,12 +247,13 @@ def nothing_learned(compiled: Compiled) -> dict[str, Any]:
 def take(learning: Learning, compiled: Compiled) -> Carried:
     """What is carried into a program: the states of the model, the traces of the learner."""
     memory, core, model = learning.memory.value, compiled.core, compiled.model
-    traces = _traces_for(memory, core, model)
+    traces = _traces_for(learning, core, model)
     return Carried(model.read(HIDDEN), model.read(OTHER), traces, memory['steps'])
 
 
-def _traces_for(memory: dict[str, Any], core: Core, model: TracedModel) -> Traces:
-    kept: dict[str, Any] = memory['traces']
+def _traces_for(learning: Learning, core: Core, model: TracedModel) -> Traces:
+    """The learner's traces, by key; those of a program that has begun anew are zero."""
+    kept: dict[str, Any] = learning.memory.value['traces']
     first: Traces = {}
     traces: Traces = {}
     for key, like in core.shapes.items():
@@ -237,27 +261,26 @@ def _traces_for(memory: dict[str, Any], core: Core, model: TracedModel) -> Trace
         if old is not None and (old.shape, old.dtype) == (like.shape, like.dtype):
             traces[key] = old
             continue
-        _may_begin_anew(memory, key, old, like)
+        _may_begin_anew(learning, key, old, like)
         first = first or core.init(model.read(PARAM))
         traces[key] = first[key]
     return traces
 
 
-def _may_begin_anew(memory: dict[str, Any], key: TraceKey, old: Any, like: Any) -> None:
-    """Refuse to lose what was learned: a trace may only begin if the learner has none, or has made
-    no step."""
-    inside = isinstance(memory['steps'], jax.core.Tracer)
-    if old is None and not inside:
-        return
-    if old is None:
+def _may_begin_anew(learning: Learning, key: TraceKey, old: Any, like: Any) -> None:
+    """Refuse to lose what was learned: a trace may only begin if the learner has none, if it has
+    made no step, or if the model was initialised again."""
+    steps = learning.memory.value['steps']
+    inside = isinstance(steps, jax.core.Tracer)
+    if old is None and inside:
         raise ValueError(
-            f'`step_fn` traces a weight outside the model ({key}), and the learner has no room '
-            'for it inside '
-            '`jit`. Run `step_fn` once outside of `jit`, for instance with `etrace_evolve`, or '
-            'make the module '
-            'a part of the model.'
+            f'`step_fn` traces a weight outside the model ({key}), and the learner has no room for '
+            'it inside `jit`. Run `step_fn` once outside of `jit`, for instance with '
+            '`etrace_evolve`, or make the module a part of the model.'
         )
-    if inside or jnp.any(memory['steps'] != 0):
+    if old is None or learning.states_were_replaced():
+        return
+    if inside or jnp.any(steps != 0):
         raise ValueError(
             f'The trace {key} is {old.dtype}{list(old.shape)}, and this call needs '
             f'{like.dtype}{list(like.shape)}. To go on with other shapes and forget what was, call '
@@ -281,6 +304,7 @@ def give(
             stays = text in learning.own.keys and learning.own.keys[text].kind == FEEDBACK
             new[text] = trace if stays else jnp.zeros_like(trace)
     learning.memory.value = {'steps': carried.steps, 'traces': new}
+    learning.remember(compiled)
 
 
 # ---- a learner that is called inside a driver ----

@@ -20,12 +20,14 @@ from ..learn.data import MultiStepData, first_step
 from ..learn.options import per_step
 from ..learn.stateful import (
     Compiled,
+    Example,
     How,
     Learning,
     Own,
     compile_step,
     driver_of,
     how_to_learn,
+    latest_step,
     nothing_learned,
 )
 from ..plan.keys import TraceKey
@@ -80,6 +82,7 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         super().__init__(name=name)
         self._memory = EligibilityTrace({'steps': jnp.zeros((), jnp.int32), 'traces': {}})
         self._own = Own()
+        self._example: Example | None = None
 
     @property
     @abstractmethod
@@ -117,7 +120,7 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     @property
     def example(self) -> tuple | None:
         """The shapes of one step's inputs that it was compiled for; None before that."""
-        return self._own.example
+        return None if self._example is None else self._example.inputs
 
     def _learning(self) -> Learning:
         self._require_compiled()
@@ -135,7 +138,7 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         """The step as a program and the core that learns it, for inputs like those it was compiled
         for."""
         learning = self._learning()
-        return compile_step(learning, learning.own.example)  # type: ignore[arg-type]
+        return compile_step(learning, self.example)  # type: ignore[arg-type]
 
     @property
     def _core(self) -> Core:
@@ -144,7 +147,7 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     @property
     def is_compiled(self) -> bool:
         """Whether there is a graph yet."""
-        return self._own.example is not None
+        return self._example is not None
 
     @property
     def graph(self) -> ETraceGraph:
@@ -204,15 +207,15 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         """Compile the model for inputs like these; nothing happens if it is compiled for them
         already."""
         inputs, learning = first_step(args), self._parts()
-        example = jax.tree.map(_shape, inputs)
+        example = Example(jax.tree.map(_shape, inputs))
         compiled = compile_step(learning, inputs, stacklevel=4)
-        held = tuple(id(s) for s in learning.held())
-        same_states = self._own.held is None or self._own.held == held
-        if self._own.example == example and same_states and self._fits(compiled.core):
+        same = self._example == example and not learning.states_were_replaced()
+        if same and self._fits(compiled.core):
             return
-        self._own.example, self._own.held = example, held
+        self._example = example
         # a new state, so that `vmap_new_states` around this call maps it too
         self._memory = EligibilityTrace(nothing_learned(compiled))
+        self._parts().remember(compiled)
 
     def _fits(self, core: Core) -> bool:
         """Whether the traces are those of this core."""
@@ -234,7 +237,8 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         model's own states, at the next call."""
         memory, first = self._memory.value, {}
         if self.is_compiled:
-            first = nothing_learned(self.compiled_step())['traces']
+            compiled = latest_step(self._parts()) or self.compiled_step()
+            first = nothing_learned(compiled)['traces']
         traces = {}
         for name, old in memory['traces'].items():
             start = first.get(name, 0)
@@ -262,7 +266,8 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     def _traces_of(self, weight: Any) -> dict[TraceKey, jax.Array]:
         core = self._core
         path = next((p for p, s in self.param_states.items() if s is weight), weight)
-        path = (path,) if isinstance(path, str) else tuple(path)
+        if isinstance(path, str | list | tuple):
+            path = (path,) if isinstance(path, str) else tuple(path)
         mine = [key for key in core.shapes if key.is_of(path)]
         if not mine and not any(path in r.paths for r in core.graph.relations):
             raise ValueError(f'{path} has no trace. The report (`learner.report.show()`) says why.')

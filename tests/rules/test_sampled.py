@@ -10,6 +10,11 @@ from cells import CELLS, DATA, H, exact, loss, online, rng, same, step_of, textb
 from inside import program_and_window, with_random_key
 
 import braintrace
+from braintrace.plan.keys import TRACE
+from braintrace.rules.kf_rtrl import Kronecker
+from braintrace.rules.low_rank import BOUND, LowRank, U
+from braintrace.rules.rtrl import Rtrl, RtrlOfSamples
+from braintrace.rules.uoro import RankOne
 
 
 def window_of(name, B, k):
@@ -22,80 +27,72 @@ def window_of(name, B, k):
     return program.layout, window
 
 
+def drawn(carrier):
+    """Arbitrary traces, with the random stream as it is."""
+    return {
+        k: v if k.kind == 'key' else jnp.asarray(rng.randn(*v.shape))
+        for k, v in carrier.init().items()
+    }
+
+
 def test_uoro_is_unbiased():
     """The mean over all signs of one update is the exact one, from an arbitrary rank-one start."""
-    from braintrace.rules.rtrl import Full
-    from braintrace.rules.uoro import RankOne
-
     layout, window = window_of('rnn', 1, 0)
     carrier = RankOne(layout)
-    start = {
-        k: v if k == 'key' else jnp.asarray(rng.randn(*v.shape)) for k, v in carrier.init().items()
-    }
-    names = [k for k in start if k.startswith('theta:')]
-    [state] = [k for k in start if k.startswith('s:')]
+    start = drawn(carrier)
+    [state] = [k for k in start if k.kind == 's']
 
     def product(t):
-        return {n: jnp.tensordot(t[state].ravel(), t[n], 0) for n in names}
+        s = t[state].ravel()
+        return {k.of(TRACE): jnp.tensordot(s, a, 0) for k, a in t.items() if k.kind == 'theta'}
 
     all_signs = jnp.asarray(list(itertools.product([-1.0, 1.0], repeat=H)))
 
     def one(nu):
-        return product(
-            RankOne(layout, draw=lambda key, shape, dtype: nu.reshape(shape)).advance(start, window)
-        )
+        carrier = RankOne(layout, draw=lambda key, shape, dtype: nu.reshape(shape))
+        return product(carrier.advance(start, window))
 
     mean = jax.tree.map(lambda a: a.mean(0), jax.vmap(one)(all_signs))
-    exactly = Full(layout).advance(
-        {n.removeprefix('theta:'): a for n, a in product(start).items()}, window
-    )
-    same(mean, {f'theta:{n}': a for n, a in exactly.items()})
+    same(mean, Rtrl(layout).advance(product(start), window))
     apart = jax.tree.map(lambda a, b: np.abs(a - b).max(), one(all_signs[0]), mean)
     assert max(jax.tree.leaves(apart)) > 1e-3
 
 
 @pytest.mark.parametrize('name', ['rnn', 'lstm'])
 def test_kf_rtrl_is_unbiased(name):
-    from braintrace.rules.rtrl import FullOfSamples
-    from braintrace.rules.uoro import Kronecker
-
     layout, window = window_of(name, 3, 1)
-    carrier, exactly = Kronecker(layout), FullOfSamples(layout)
-    start = {
-        k: v if k == 'key' else jnp.asarray(rng.randn(*v.shape)) for k, v in carrier.init().items()
-    }
+    carrier = Kronecker(layout)
+    start = drawn(carrier)
 
     def product(t):
-        return {
-            n: t[f'A:{n}']
-            if op.axes.x is None
-            else jnp.einsum(f'Z{op.axes.y},{op.axes.x}->Z{op.axes.trace}', t[f'A:{n}'], t[f'u:{n}'])
-            for n, _, op, _ in carrier.uses
-        }
+        products = {}
+        for u in carrier.state.uses:
+            A, axes = t[u.key.of('A')], u.op.axes
+            if axes.x is not None:
+                labels = f'Z{axes.y},{axes.x}->Z{axes.trace}'
+                A = jnp.einsum(labels, A, t[u.key.of('u')])
+            products[u.key] = A
+        return products
+
+    def one(c):
+        carrier = Kronecker(layout, draw=lambda key, shape, dtype: c)
+        return product(carrier.advance(start, window))
 
     all_signs = jnp.asarray(list(itertools.product([-1.0, 1.0], repeat=3)))
-    means = jax.vmap(
-        lambda c: product(
-            Kronecker(layout, draw=lambda key, shape, dtype: c).advance(start, window)
-        )
-    )(all_signs)
-    same(jax.tree.map(lambda a: a.mean(0), means), exactly.advance(product(start), window))
+    mean = jax.tree.map(lambda a: a.mean(0), jax.vmap(one)(all_signs))
+    same(mean, RtrlOfSamples(layout).advance(product(start), window))
 
 
 def test_low_rank_reports_a_bound_that_holds():
-    from braintrace.rules.low_rank import LowRank
-    from braintrace.rules.rtrl import Full
-
     layout, window = window_of('rnn', 1, 0)
-    low, full = LowRank(layout, 2), Full(layout)
+    low, full = LowRank(layout, 2), Rtrl(layout)
     a, b = low.init(), full.init()
     for k in range(3):
         window = window_of('rnn', 1, k)[1]
         a, b = low.advance(a, window), full.advance(b, window)
-        error = np.sqrt(
-            sum(((jnp.tensordot(a['U'], a[f'V:{n}'], 1) - J) ** 2).sum() for n, J in b.items())
-        )
-        assert 1e-3 < error <= a['bound'] * (1 + 1e-9) < 100 * error
+        parts = [jnp.tensordot(a[U], a[key.of('V')], 1) - J for key, J in b.items()]
+        error = np.sqrt(sum((part**2).sum() for part in parts))
+        assert 1e-3 < error <= a[BOUND] * (1 + 1e-9) < 100 * error
 
 
 def test_random_streams_repeat_and_differ():

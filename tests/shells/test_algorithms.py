@@ -58,17 +58,10 @@ def test_every_rule_has_a_class_and_a_row():
 
 def test_a_rule_of_ones_own_by_name_and_as_it_is():
     from braintrace.rules import Rule
-    from braintrace.rules.bptt import Nothing
+    from braintrace.rules.bptt import Bptt
     from braintrace.rules.registry import BY_NAME
 
-    forget = Rule(
-        'forget',
-        lambda layout, depth: Nothing(layout),
-        'multi-step',
-        {'depth': 1},
-        traces=False,
-        multi_only=True,
-    )
+    forget = Rule('forget', Bptt, {'depth': 1}, make=lambda layout, depth: Bptt(layout))
     braintrace.register_rule(forget)
     for rule in ('Forget', forget):
         learner = learner_of(rule, depth=2)
@@ -78,13 +71,8 @@ def test_a_rule_of_ones_own_by_name_and_as_it_is():
     for error, call in [
         (ValueError, lambda: braintrace.register_rule(forget)),
         (TypeError, lambda: braintrace.register_rule('forget')),
-        (
-            TypeError,
-            lambda: braintrace.register_rule(
-                Rule('other', Nothing, 'multi-step', {}), braintrace.BPTT
-            ),
-        ),
-        (ValueError, lambda: braintrace.register_rule(Rule('e_prop', Nothing, 'multi-step', {}))),
+        (TypeError, lambda: braintrace.register_rule(Rule('other', Bptt), braintrace.BPTT)),
+        (ValueError, lambda: braintrace.register_rule(Rule('e_prop', Bptt))),
         (TypeError, lambda: learner_of('forget', speed=1)),
     ]:
         with pytest.raises(error):

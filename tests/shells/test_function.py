@@ -151,10 +151,7 @@ def test_one_compilation_for_each_shape():
 
     for scale in (1.0, 2.0, 3.0):
         _, carry = learner.grad(total, jnp.ones(2) * scale, carry, jnp.ones((5, 2)))
-    assert (
-        len(calls) == before + 1
-        and learner._jitted[total, 'auto', 'mean', False, False]._cache_size() == 1
-    )
+    assert len(calls) == before + 1
 
 
 def run(f, xs, ys, loss=loss, state=None, **kw):
