@@ -27,9 +27,9 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     Example:
         >>> import jax.numpy as jnp, braintrace
         >>> step = lambda p, h, x: (jnp.tanh(h * p + x), h)
-        >>> braintrace.compile(step, 'd_rtrl', jnp.ones(2), jnp.zeros(2), jnp.ones(2)).report
-        CompilationReport(hidden_groups=1, etrace_weights=1, excluded_weights=0, warnings=0,
-        errors=0)
+        >>> learner = braintrace.compile(step, 'd_rtrl', jnp.ones(2), jnp.zeros(2), jnp.ones(2))
+        >>> learner.report.etrace_weights
+        [(('params',), [0])]
     """
     if is_module(model):
         from .algorithms import compile_module
