@@ -290,10 +290,7 @@ class FunctionPrimitive(Primitive):
         self.def_abstract_eval(self._shapes)
         mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=False))
         ad.primitive_jvps[self] = self._jvp
-        batching.primitive_batchers[self] = lambda args, axes, **params: (
-            jax.vmap(functools.partial(f, **params), axes)(*args),
-            0,
-        )
+        batching.primitive_batchers[self] = self._batched
 
     def _shapes(self, *avals: Any, **params: Any) -> Any:
         out = jax.eval_shape(
@@ -301,6 +298,9 @@ class FunctionPrimitive(Primitive):
             *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals],
         )
         return jax.core.ShapedArray(out.shape, out.dtype)
+
+    def _batched(self, args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+        return jax.vmap(functools.partial(self.f, **params), axes)(*args), 0
 
     def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         from jax.interpreters import ad

@@ -81,7 +81,7 @@ class Step:
         return self.jaxpr.outvars[len(self.hidden) + len(self.other) :]
 
     def with_program(self, jaxpr: Jaxpr, captured: Sequence[Any]) -> Step:
-        """The same leaves with an equal program."""
+        """This step with an equal program in the place of its own."""
         return Step(jaxpr, tuple(captured), self.params, self.hidden, self.other)
 
     def _invars(self, start: int, count: int) -> list[Var]:

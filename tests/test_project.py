@@ -175,6 +175,16 @@ def test_files_and_functions_fit(file):
     assert not long, long
 
 
+@every_file
+def test_no_conditional_expression_holds_another(file):
+    chained = [
+        f'line {node.lineno}'
+        for node in ast.walk(parsed(file))
+        if isinstance(node, ast.IfExp) and isinstance(node.orelse, ast.IfExp)
+    ]
+    assert not chained, chained
+
+
 def run(code, **env):
     return subprocess.run(
         [sys.executable, '-W', 'ignore', '-c', code],

@@ -45,7 +45,7 @@ class ModuleInfo(NamedTuple):
 
     @property
     def step(self) -> Step:
-        """The same program, free of any framework."""
+        """The program of one step as the compiler takes it, free of any framework."""
         return self.traced.step
 
     @property

@@ -51,7 +51,7 @@ class Neighbourhoods:
 
     @cached_property
     def of_outputs(self) -> list[np.ndarray]:
-        """The same by the elements of each use's output, `(new, y)`."""
+        """Which elements of the new state depend on which of each use's output, `(new, y)`."""
         reached = []
         for u in self._state.uses:
             shape = u.y.aval.shape

@@ -143,8 +143,8 @@ class Influence(NamedTuple):
 
 
 class SampleState(WholeState):
-    """The same, for each element of the state of one sample where the samples of a batch are
-    independent: a pull with a one at the same element of all samples serves all of them at once."""
+    """The float states where the samples of a batch are independent: its elements are those of one
+    sample, and a pull with a one at the same element of all samples serves all of them at once."""
 
     @cached_property
     def axes(self) -> list[int] | None:
