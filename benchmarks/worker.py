@@ -275,7 +275,7 @@ def compiling():
     return dict(
         gru=timed(lambda: braintrace.compile_etrace_graph(one, x)),
         stack=timed(lambda: braintrace.compile_etrace_graph(many, x)),
-        million=timed(lambda: compile_step(trace(unit, big, big, big)[0])),
+        million=timed(lambda: compile_step(trace(unit, big, big, big).step)),
     )
 
 
