@@ -16,13 +16,7 @@ from ..step import Leaf, Step, dotted
 from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, leaves_of
 
 _double = jax.config.read('jax_enable_x64')
-try:
-    import brainstate
-except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        'Learners of modules need brainstate: pip install brainstate. Plain functions '
-        '`step(params, state, *inputs)` need jax alone.'
-    ) from error
+import brainstate  # noqa: E402
 
 if _double and not jax.config.read('jax_enable_x64'):
     # importing brainstate resets the precision; the user's choice stands

@@ -16,7 +16,23 @@ SCHEDULES = ('per_step', 'window', 'sequence_end')
 
 class SequenceDriverMixin:
     """`etrace_grad`, `etrace_learn`, `etrace_stream` and `etrace_evolve` for a learner of a model
-    that holds its states."""
+    that holds its states.
+
+    Example:
+        >>> import brainstate, jax, jax.numpy as jnp, braintrace
+        >>> cell, read_out = brainstate.nn.ValinaRNNCell(2, 4), brainstate.nn.Linear(4, 1)
+        >>> net = brainstate.nn.Sequential(cell, read_out)
+        >>> learner = braintrace.compile(net, 'd_rtrl', jnp.ones((1, 2)), batch_size=1)
+        >>> def update(grads):
+        ...     for k, state in learner.param_states.items():
+        ...         state.value = jax.tree.map(lambda w, g: w - 0.1 * g, state.value, grads[k])
+        >>> def step(x):
+        ...     return ((learner(x) - 1) ** 2).mean()
+        >>> live = learner.etrace_stream(step_fn=step, update=update)
+        >>> losses = [float(live(jnp.ones((1, 2)))) for _ in range(20)]
+        >>> losses[-1] < losses[0]
+        True
+    """
 
     @abstractmethod
     def _learning(self) -> Learning:
@@ -151,21 +167,6 @@ class SequenceDriverMixin:
 
         Returns:
             `live(*data, modulator=None) -> loss`, or `(loss, aux)`.
-
-        Example:
-            >>> import brainstate, jax, jax.numpy as jnp, braintrace
-            >>> cell, read_out = brainstate.nn.ValinaRNNCell(2, 4), brainstate.nn.Linear(4, 1)
-            >>> net = brainstate.nn.Sequential(cell, read_out)
-            >>> learner = braintrace.compile(net, 'd_rtrl', jnp.ones((1, 2)), batch_size=1)
-            >>> def update(grads):
-            ...     for k, state in learner.param_states.items():
-            ...         state.value = jax.tree.map(lambda w, g: w - 0.1 * g, state.value, grads[k])
-            >>> def step(x):
-            ...     return ((learner(x) - 1) ** 2).mean()
-            >>> live = learner.etrace_stream(step_fn=step, update=update)
-            >>> losses = [float(live(jnp.ones((1, 2)))) for _ in range(20)]
-            >>> losses[-1] < losses[0]
-            True
         """
         asked = Asked(step_fn, has_aux=has_aux)
         step = drivers.stream(self._learning(), self._weights(), asked, update)
