@@ -308,7 +308,8 @@ def core_of(
     """
     if 'trace_limit' in options:
         graph = without_large_traces(graph, options['trace_limit'], options.get('embedding_rows'))
-    layout = lay_out(graph, rule.scope(**options))
+    every_state = rule.carrier.follows_relations and not single_step
+    layout = lay_out(graph, rule.scope(**options), every_state)
     program = Program(layout, graded, grade_hidden)
     carrier, signal = rule.carrier_of(layout, options), rule.signal(layout, **options)
     return Core(program, carrier, signal, single_step, budget)

@@ -85,13 +85,15 @@ class Units:
 
     `rows` are the states of a unit whose old value matters, `leaves` the hidden leaf that each is a
     part of, `shape` the units. `colours`, of that shape, keeps units apart in a pull: no unit acts
-    on another of its colour.
+    on another of its colour. `remembers` says whether a unit has a way of its own into the next
+    step.
     """
 
     rows: tuple[Row, ...]
     leaves: tuple[int, ...]
     shape: tuple[int, ...]
     colours: np.ndarray
+    remembers: bool = True
 
     @property
     def states(self) -> int:
@@ -166,9 +168,13 @@ class Layout:
         return readers.is_readout(self.graph, self.graph.groups[group])
 
 
-def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL) -> Layout:
+def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL, every_state: bool = False) -> Layout:
     """Find the slots: one for each weight and group, shared by relations with equal labels and
-    maps."""
+    maps.
+
+    With `every_state` also those states have a trace that the next step does not take from their
+    own unit: credit that is exact inside a window arrives at all of them.
+    """
     self_paths: SelfPaths = {}
     if scope in (Scope.BLOCK, Scope.COUPLED):
         self_paths = find_self_paths(graph, twice=scope is Scope.COUPLED)
@@ -176,7 +182,7 @@ def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL) -> Layout:
         scope = Scope.BLOCK
     elif scope is Scope.COUPLED:
         self_paths = {}
-    units = {g.index: _units(graph, g, scope, self_paths) for g in graph.groups}
+    units = {g.index: _units(graph, g, scope, self_paths, every_state) for g in graph.groups}
     units = {g: u for g, u in units.items() if u.rows}
     return Layout(graph, scope, units, _slots(graph, units), self_paths)
 
@@ -203,8 +209,9 @@ def _slots(graph: Graph, units: dict[int, Units]) -> tuple[Slot, ...]:
     return tuple(replace(s, key=key) for s, key in zip(slots, keys, strict=True))
 
 
-def _units(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths) -> Units:
-    rows = _carried_rows(graph, g, scope, self_paths)
+def _units(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths, every_state: bool) -> Units:
+    carried = _carried_rows(graph, g, scope, self_paths)
+    rows = tuple(row for row in g.rows if is_float(row.old)) if every_state else carried
     leaf_of = {v: i for i, v in enumerate(graph.step.hidden_vars)}
     n = int(np.prod(g.varshape))
     apart = [*g.elsewhere]
@@ -212,7 +219,7 @@ def _units(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths) -> Units
         apart += _fed_by_one_element(relation.maps.get(g.index, ()), n)
     colours = colour(n, apart) if apart else np.zeros(n, np.int32)
     leaves = tuple(leaf_of[row.old] for row in rows)
-    return Units(rows, leaves, g.varshape, colours.reshape(g.varshape))
+    return Units(rows, leaves, g.varshape, colours.reshape(g.varshape), bool(carried))
 
 
 def _carried_rows(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths) -> tuple[Row, ...]:

@@ -23,6 +23,7 @@ from ..engine.window import Window
 from ..ops.axes import Op, decay, gradient, outer, read
 from ..plan.layout import Feed, Layout, Scope, Slot
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+from .last_step import LastStep
 from .table_trace import TableTrace
 
 
@@ -77,7 +78,9 @@ class PositionWise(BlockCarrier):
         for s in self.slots:
             states, dtype = self.layout.units[s.group].states, self.dtype or s.dtype
             table = self._table(s)
-            if table is None:
+            if self._forgets(s.group):
+                traces |= LastStep(self.layout, s).init()
+            elif table is None:
                 traces[s.key] = jnp.zeros((states, *s.shape), dtype)
             else:
                 traces |= table.init(s.key, states, dtype)
@@ -137,6 +140,8 @@ class PositionWise(BlockCarrier):
 
     def read_slot(self, s: Slot, traces: Traces, lam: jax.Array) -> Any:
         """What credit `lam[state, unit]` gives with one trace: a gradient of the weight."""
+        if self._forgets(s.group):
+            return LastStep(self.layout, s).read(traces, lam)
         table, at_y = self._table(s), s.feeds[0].at_y(lam)
         if table is not None:
             return table.read(s.key, traces, at_y)
@@ -144,6 +149,8 @@ class PositionWise(BlockCarrier):
 
     def _advance(self, s: Slot, traces: Traces | None, window: Window, back: Backwards) -> Traces:
         """The trace of one slot at the end of a window."""
+        if self._forgets(s.group):
+            return LastStep(self.layout, s).advance(window)
         table = self._table(s)
         if table is not None:
             old = self.init() if traces is None else traces
@@ -173,6 +180,10 @@ class PositionWise(BlockCarrier):
 
     def _op(self, relation: int) -> Op:
         return self.layout.relations[relation].op
+
+    def _forgets(self, group: int) -> bool:
+        """Whether all that a group's units know of the past is what the last step did."""
+        return self.leak is None and not self.layout.units[group].remembers
 
     def _table(self, s: Slot) -> TableTrace | None:
         """How the trace of a large table is kept; None for an ordinary one."""

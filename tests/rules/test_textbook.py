@@ -1,6 +1,7 @@
 """Every rule against its textbook recursion, written out step by step: dense RNN, GRU, LSTM and
 adaptive spiking units, in float64."""
 
+import functools
 import itertools
 
 import jax
@@ -111,6 +112,44 @@ def test_textbook(rule, name):
     algorithm, options, reference = TEXTBOOK[rule]
     for B, window in ((1, 1), (3, 3)):
         same(online(name, algorithm, B, window, **options), textbook(name, B, reference(name)))
+
+
+def multi_step(name, B, window):
+    """Exact credit inside each window, which at its entry meets what each weight has done to its
+    own unit, the last step before the edge included."""
+    p0, of_p, s0, derive, _ = derivatives(name)
+    cell, _, start = CELLS[name]
+    of_s = ravel_pytree(jax.tree.map(lambda a: a[0], start(1)))[1]
+    keep, _ = kept(name, of_p, p0.size, s0.size)
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1))
+    def credit(p, s, xs, ys):
+        total, state = 0.0, of_s(s)
+        for x, y in zip(xs, ys, strict=True):
+            state, seen = cell(of_p(p), state, state, x)
+            total = total + loss(seen @ of_p(p)['o'], y)
+        return total / (T * B)
+
+    (xs, ys), total = DATA[B], np.zeros(p0.size)
+    for b in range(B):
+        s, E = s0, np.zeros((s0.size, p0.size))
+        for k in range(0, T, window):
+            part = slice(k, k + window)
+            inside, lam = credit(p0, s, xs[part, b], ys[part, b])
+            total += np.asarray(inside + lam @ E)
+            for x in xs[part, b]:
+                s, M, _, own = derive(s, x)
+                E = keep * (np.asarray(own) @ E + np.asarray(M))
+    return of_p(jnp.asarray(total))
+
+
+@pytest.mark.parametrize('name', CELLS)
+@pytest.mark.parametrize('rule', ['d_rtrl', 'eprop'])
+def test_exact_credit_inside_a_window_meets_what_the_last_step_did(rule, name):
+    for B, window in ((1, 1), (3, 2)):
+        given = online(name, rule, B, window, vjp_method='multi-step')
+        same(given, multi_step(name, B, window))
 
 
 @pytest.mark.parametrize('name', ['rnn', 'lstm'])

@@ -1,0 +1,72 @@
+"""What the last step before a window's edge did to units that forget.
+
+A unit that has no way of its own into the next step (a layer of tanh, D = 0) has nothing to carry
+from step to step. But with multi-step credit the window's entry state gets its whole credit, and
+that meets the influence of the last step, `x (x) df`. It is kept as it comes, as operand and slope:
+in + out numbers instead of their product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..engine.loop import over_states
+from ..engine.window import Window
+from ..ops.axes import spread, spread_gradient
+from ..plan.keys import INPUT, OUTPUT, TraceKey
+from ..plan.layout import Layout, Slot
+from .carrier import Traces
+
+
+@dataclass(frozen=True, eq=False)
+class LastStep:
+    """Operand and slope of the last step, for each feed of a slot."""
+
+    layout: Layout
+    slot: Slot
+
+    def _keys(self, feed: int) -> tuple[TraceKey, TraceKey]:
+        """Where the operand and the slope of one of the slot's feeds are kept."""
+        last = f'last{feed}' if feed else 'last'
+        return self.slot.key.of(f'{last} {INPUT}'), self.slot.key.of(f'{last} {OUTPUT}')
+
+    def init(self) -> Traces:
+        """No step yet."""
+        traces: Traces = {}
+        for k, f in enumerate(self.slot.feeds):
+            relation = self.layout.relations[f.relation]
+            of_x, of_f = self._keys(k)
+            if relation.axes.x is not None:
+                invars = relation.use.eqn.invars
+                avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in invars]
+                x = jax.eval_shape(lambda *v, r=relation: spread(r.op, r.operand(v)), *avals)
+                traces[of_x] = jnp.zeros(x.shape, x.dtype)
+            y, states = relation.y_var.aval, self.layout.units[self.slot.group].states
+            traces[of_f] = jnp.zeros((states, *y.shape), y.dtype)
+        return traces
+
+    def read(self, traces: Traces, lam: jax.Array) -> Any:
+        """What credit `lam[state, unit]` of the entry state gives: a gradient of the weight."""
+        total: Any = 0
+        for k, f in enumerate(self.slot.feeds):
+            of_x, of_f = self._keys(k)
+            op = self.layout.relations[f.relation].op
+            signal = over_states(f.at_y(lam) * traces[of_f], 0)
+            x = traces[of_x][None] if of_x in traces else None
+            total = total + spread_gradient(op, x, signal[None])
+        return total
+
+    def advance(self, window: Window) -> Traces:
+        """The operand and the slope of the window's last step."""
+        traces: Traces = {}
+        for k, f in enumerate(self.slot.feeds):
+            of_x, of_f = self._keys(k)
+            x = window.operands[f.relation]
+            if x is not None:
+                traces[of_x] = spread(self.layout.relations[f.relation].op, x[-1])
+            traces[of_f] = window.factors.slope(f.relation, self.slot.group, f.unit)[-1]
+        return traces
