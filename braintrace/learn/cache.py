@@ -17,7 +17,7 @@ import jax
 
 from .._jax import trace_context, type_of
 
-ENTRIES = 64  # of one learner
+ENTRIES = 32  # of one learner
 OFTEN = 10  # a function that was made anew so many times is probably made in a loop
 
 T = TypeVar('T')

@@ -32,9 +32,9 @@ def test_position_wise_paths_are_seldom_called_mixed():
     rng, points = np.random.RandomState(0), [jax.tree.leaves(example(seed)) for seed in range(8)]
     points = [jnp.stack(leaf) for leaf in zip(*points, strict=True)]
     there = overdeclared = 0
-    for _ in range(PROGRAMS // 2):
+    for _ in range(max(50, PROGRAMS // 2)):
         draws = rng.randint(0, [len(OPS), 8, 8], (rng.randint(2, 7), 3))
         graph = graph_of(build(draws.tolist()), *example())
         pairs = position_wise_pairs(graph, points)
         there, overdeclared = there + pairs[0], overdeclared + pairs[1]
-    assert there > PROGRAMS and overdeclared < 0.18 * there, (overdeclared, there)
+    assert there > 100 and overdeclared < 0.18 * there, (overdeclared, there)

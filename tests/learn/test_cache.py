@@ -16,7 +16,7 @@ import braintrace
 
 pytestmark = GATE
 
-KEPT = 32  # compiled programs that a learner may keep
+KEPT = 18  # compiled programs that a learner may keep
 
 
 def leaky(p, h, x):
