@@ -57,6 +57,7 @@ def distinct(keys: Iterable[TraceKey]) -> list[TraceKey]:
     met: dict[str, int] = {}
     numbered = []
     for key in keys:
-        again = met[key.text] = met.get(key.text, -1) + 1
+        plain = replace(key, number=0)
+        again = met[plain.text] = met.get(plain.text, -1) + 1
         numbered.append(replace(key, number=again))
     return numbered
