@@ -7,6 +7,8 @@ values are the arguments of the step and live nowhere.
 
 from __future__ import annotations
 
+import importlib
+import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -17,6 +19,18 @@ import jax
 from ..step import Leaf, Step
 
 PARAM, HIDDEN, OTHER = 'param', 'hidden', 'other'  # the roles of a state
+
+
+class TracedStep(Protocol):
+    """What every front-end gives: one step of a model, and the structure of its outputs.
+
+    How values come to the step and back differs: `frontends.function.TracedFunction` takes them out
+    of the arguments and puts them together again, `TracedModel` reads and writes the objects that
+    hold them.
+    """
+
+    step: Step
+    out_tree: Any
 
 
 class Held(NamedTuple):
@@ -73,6 +87,9 @@ class Surroundings(NamedTuple):
 class Framework(Protocol):
     """What a learner asks of a framework whose models hold their states."""
 
+    def is_module(self, model: Any) -> bool:
+        """Whether this is a model of the framework."""
+
     def states_of(self, model: Any) -> dict[tuple, Any]:
         """The holders of a model's states by path; an error if none of them is hidden."""
 
@@ -104,6 +121,22 @@ class Framework(Protocol):
     def compiled(self, f: Callable, held: Callable[[], tuple]) -> Callable:
         """`f`, which may write states, as one compiled call. `held` says which state objects there
         are."""
+
+
+FRAMEWORKS = ('brainstate',)  # those with a front-end beside this file
+
+
+def framework_of(model: Any) -> Framework | None:
+    """The framework of a model that holds its states; None for a plain function.
+
+    A framework that is not loaded has no models, and is not loaded here.
+    """
+    for name in FRAMEWORKS:
+        if name in sys.modules:
+            framework: Any = importlib.import_module(f'.{name}', __package__)
+            if framework.is_module(model):
+                return framework
+    return None
 
 
 def leaves_of(path: tuple, value: Any, columns: int = 0) -> list[Leaf]:

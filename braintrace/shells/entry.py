@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
+
+from ..frontends.base import framework_of
 
 
 def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) -> Any:
@@ -31,7 +32,7 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
         >>> learner.report.etrace_weights
         [(('params',), [0])]
     """
-    if is_module(model):
+    if framework_of(model) is not None:
         from .algorithms import compile_module
 
         return compile_module(model, algorithm, *example_inputs, **options)
@@ -47,12 +48,3 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     from .function import PureLearner
 
     return PureLearner(model, algorithm, *example_inputs, **options)
-
-
-def is_module(model: Any) -> bool:
-    """Whether a model holds its states; a framework that is not loaded has no models."""
-    if 'brainstate' not in sys.modules:
-        return False
-    from ..frontends import brainstate
-
-    return brainstate.is_module(model)

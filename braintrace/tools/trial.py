@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ..frontends.base import framework_of
 from ..shells.entry import compile
 
 
@@ -91,12 +92,8 @@ def trial_of(model: Any, example_inputs: tuple) -> Trial:
 
 
 def is_module(model: Any) -> bool:
-    """Whether a model is a module of brainstate, which holds its parameters and states itself.
-
-    Found out by the names of its base classes, so that a plain function needs no brainstate.
-    """
-    bases = [(base.__module__.split('.')[0], base.__name__) for base in type(model).__mro__]
-    return ('brainstate', 'Module') in bases
+    """Whether a model holds its parameters and states itself."""
+    return framework_of(model) is not None
 
 
 def ready(
