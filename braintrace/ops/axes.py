@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from .._jax import Atom
+
 
 class Axes(NamedTuple):
     """The labels of the axes of x, w and y, one letter for each axis."""
@@ -133,6 +135,12 @@ def gradient(op: Op, x: Any, dy: jax.Array) -> jax.Array:
 def spread(op: Op, x: Any) -> Any:
     """What multiplies the weight in one step, as an array that can be averaged over time."""
     return x if op.spread is None else op.spread(x)
+
+
+def spread_shape(op: Op, operands: Sequence[Atom]) -> jax.ShapeDtypeStruct:
+    """The shape of what `spread` makes, for an equation with these operands."""
+    avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in operands]
+    return jax.eval_shape(lambda *values: spread(op, op.x(values)), *avals)
 
 
 def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:

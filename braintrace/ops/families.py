@@ -53,9 +53,9 @@ def _table(*parts: tuple[str, Entry]) -> dict[str, Entry]:
 FAMILIES: dict[str, Entry] = _table(
     (
         'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp '
-        'complex conj convert_element_type copy pvary cos cosh digamma div erf erf_inv erfc exp exp2 '
+        'complex conj convert_element_type copy cos cosh digamma div erf erf_inv erfc exp exp2 '
         'expm1 exprel heaviside_surrogate_gradient igamma igammac imag integer_pow lgamma log '
-        'log1p logistic max min mul neg polygamma pow real reduce_precision '
+        'log1p logistic max min mul neg polygamma pow pvary real reduce_precision '
         'regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh '
         'trace_mark zeta',
         Entry(Family.ELEMENTWISE),

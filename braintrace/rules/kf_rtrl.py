@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..engine.window import Window
-from ..ops.axes import spread, spread_gradient
+from ..ops.axes import spread, spread_gradient, spread_shape
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 from .random_bits import KEY, Draw, as_key, norm, signs
@@ -45,9 +45,7 @@ class Kronecker(Carrier):
             shape = self.state.size_of_one, *u.y.aval.shape
             traces[u.key.of(A)] = jnp.zeros(shape, u.y.aval.dtype)
             if u.op.axes.x is not None:
-                invars = u.use.eqn.invars
-                avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in invars]
-                x = jax.eval_shape(lambda *v, op=u.op: spread(op, op.x(v)), *avals)
+                x = spread_shape(u.op, u.use.eqn.invars)
                 traces[u.key.of(U)] = jnp.zeros(x.shape, x.dtype)
         return traces
 

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from ..engine.loop import over_states
 from ..engine.window import Window
-from ..ops.axes import spread, spread_gradient
+from ..ops.axes import spread, spread_gradient, spread_shape
 from ..plan.keys import INPUT, OUTPUT, TraceKey
 from ..plan.layout import Layout, Slot
 from .carrier import Traces
@@ -41,9 +41,7 @@ class LastStep:
             relation = self.layout.relations[f.relation]
             of_x, of_f = self._keys(k)
             if relation.axes.x is not None:
-                invars = relation.use.eqn.invars
-                avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in invars]
-                x = jax.eval_shape(lambda *v, r=relation: spread(r.op, r.operand(v)), *avals)
+                x = spread_shape(relation.op, relation.use.eqn.invars)
                 traces[of_x] = jnp.zeros(x.shape, x.dtype)
             y, states = relation.y_var.aval, self.layout.units[self.slot.group].states
             traces[of_f] = jnp.zeros((states, *y.shape), y.dtype)

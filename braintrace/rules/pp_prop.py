@@ -19,7 +19,7 @@ import jax.numpy as jnp
 
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
-from ..ops.axes import Op, gradient, spread, spread_gradient
+from ..ops.axes import Op, gradient, spread, spread_gradient, spread_shape
 from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct
 from ..plan.layout import Feed, Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
@@ -96,10 +96,7 @@ class Factorised(BlockCarrier):
     def init(self) -> Traces:
         traces: Traces = {}
         for r, key in self.inputs.items():
-            relation = self.layout.relations[r]
-            invars = relation.use.eqn.invars
-            avals = [jax.ShapeDtypeStruct(a.aval.shape, a.aval.dtype) for a in invars]
-            x = jax.eval_shape(lambda *v, r=relation: spread(r.op, r.operand(v)), *avals)
+            x = spread_shape(self._op(r), self.layout.relations[r].use.eqn.invars)
             traces[key] = jnp.zeros(x.shape, x.dtype)
         for key, group, feed in self.own_outputs:
             y = self.layout.relations[feed.relation].y_var.aval
