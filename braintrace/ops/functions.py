@@ -190,8 +190,8 @@ def conv(
         bias: one-dimensional, added to the channels, or one that broadcasts to the output with its
             batch axis.
         strides: one for each spatial axis, or one for all.
-        padding, lhs_dilation, rhs_dilation, feature_group_count, batch_group_count,
-            dimension_numbers: as in `lax.conv_general_dilated`.
+        padding, lhs_dilation, rhs_dilation: as in `lax.conv_general_dilated`.
+        feature_group_count, batch_group_count, dimension_numbers: as there.
         kernel_fn, bias_fn: applied to the mantissas first.
 
     Example:
