@@ -21,18 +21,6 @@ from ..step import Leaf, Step
 PARAM, HIDDEN, OTHER = 'param', 'hidden', 'other'  # the roles of a state
 
 
-class TracedStep(Protocol):
-    """What every front-end gives: one step of a model, and the structure of its outputs.
-
-    How values come to the step and back differs: `frontends.function.TracedFunction` takes them out
-    of the arguments and puts them together again, `TracedModel` reads and writes the objects that
-    hold them.
-    """
-
-    step: Step
-    out_tree: Any
-
-
 class Held(NamedTuple):
     """A state of a model: its path, its role, and the object that holds it, which has a `value`."""
 

@@ -76,11 +76,6 @@ class Cache:
                 stacklevel=4,
             )
 
-    def clear(self) -> None:
-        """Forget everything."""
-        with self._lock:
-            self._entries.clear()
-
     def __copy__(self) -> Cache:
         return Cache(self._most)
 

@@ -154,8 +154,9 @@ class Learning(NamedTuple):
     def key(self, settings: Hashable, inputs: Any) -> Hashable:
         """All that a program depends on besides the function: settings, the types of inputs and
         states, and that the states are the ones it was made for."""
-        values = [s.value for s in self.held()]
-        return settings, self.identities(), signature(inputs, values)
+        held = self.held()
+        values = [s.value for s in held]
+        return settings, tuple([id(s) for s in held]), signature(inputs, values)
 
 
 class _Same:
