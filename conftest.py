@@ -1,14 +1,15 @@
 """Tests run in float64, the oracle's precision; doctests as a user would run them."""
 
+import gc
 import os
 from importlib.metadata import version
 
-# Nets are tiny: compiling is what takes the time, and this halves it.
+# Nets are tiny: compiling is what takes the time, and these halve it.
 if (
     (0, 8) <= tuple(map(int, version('jax').split('.')[:2])) <= (0, 10)
 ):  # others may not know the flag
     os.environ['XLA_FLAGS'] = (
-        os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false'
+        os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
     )
 
 import brainstate
@@ -20,6 +21,9 @@ import braintrace.shells.algorithms  # noqa: F401, it fills LEARNERS
 from braintrace.rules.registry import BY_NAME, LEARNERS
 
 jax.config.update('jax_disable_most_optimizations', True)
+jax.config.update('jax_traceback_in_locations_limit', 0)
+gc.freeze()  # what was imported stays
+gc.set_threshold(20_000, 20, 10)
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported
 
 

@@ -1,5 +1,7 @@
 """Small models as plain functions, with BPTT and online gradients of them."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,7 +9,7 @@ from jax import lax
 
 import braintrace
 
-D, H, C, T, B = 3, 4, 2, 7, 2
+D, H, C, T, B = 3, 4, 2, 6, 2
 rng = np.random.RandomState(1)
 
 
@@ -232,15 +234,18 @@ def loss(out, y):
     return jnp.mean((out - y) ** 2)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.grad, argnums=2)
+def _bptt(step, state, params, xs, ys):
+    def one_step(s, xy):
+        s, out = step(params, s, xy[0])
+        return s, loss(out, xy[1])
+
+    return lax.scan(one_step, state, (xs, ys))[1].mean()
+
+
 def bptt(step, state, params=P, xs=X, ys=Y):
-    def total(p):
-        def one_step(s, xy):
-            s, out = step(p, s, xy[0])
-            return s, loss(out, xy[1])
-
-        return lax.scan(one_step, state, (xs, ys))[1].mean()
-
-    return jax.grad(total)(params)
+    return _bptt(step, state, params, xs, ys)
 
 
 def online(step, state, rule, window, **options):

@@ -30,7 +30,7 @@ def bptt(name):
     def loss(p):
         return jnp.mean(lax.scan(lambda s, x: step(p, s, x), state, xs)[1] ** 2)
 
-    return jax.grad(loss)(params)
+    return jax.jit(jax.grad(loss))(params)
 
 
 def test_single_precision_at_size(tmp_path):

@@ -174,8 +174,11 @@ def layer(op):
     return step
 
 
-def run(step, p, h, xs):
-    return jnp.mean(lax.scan(lambda h, x: step(p, h, x), h, xs)[1] ** 2)
+def bptt(op, w, h, xs):
+    step = layer(op)
+    return jax.jit(
+        jax.grad(lambda p: jnp.mean(lax.scan(lambda h, x: step(p, h, x), h, xs)[1] ** 2))
+    )(w)
 
 
 @pytest.mark.parametrize('name', OPS)
@@ -183,7 +186,7 @@ def test_op(name):
     rule, op, w, xs, *reference = OPS[name]
     h = jnp.zeros(jax.eval_shape(op, w, xs[0]).shape)
     step = layer(op)
-    true = jax.grad(lambda p: run(layer(*reference or [op]), p, h, xs))(w)
+    true = bptt(*reference or [op], w, h, xs)
     assert np.abs(true).max() > 1e-4
 
     def loss(out):
@@ -216,7 +219,7 @@ def test_an_op_with_a_rule_stays_closed():
 
     _, op, w, xs = OPS['matrix']
     h = jnp.zeros((B, H))
-    true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)
+    true = bptt(op, w, h, xs)
     for op_rule, traced in ((rule, 1), (lambda eqn, i, const: NotImplemented, 0)):
         closed = braintrace.register_primitive(
             'closed', lambda x, w: jnp.fft.ifft(jnp.fft.fft(x @ w)).real, op_rule=op_rule
@@ -249,7 +252,7 @@ def test_a_trace_over_the_limit_is_told_and_left_out():
 def test_a_large_table_keeps_the_rows_that_were_read():
     _, op, w, xs = OPS['embedding']
     h = jnp.zeros((B, H))
-    true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)
+    true = bptt(op, w, h, xs)
     learner = braintrace.compile(layer(op), 'd_rtrl', w, h, xs[0], embedding_rows=5)
     most = max(len(set(np.asarray(xs[:, b]).tolist())) for b in range(B))
     assert {k: v.shape for k, v in learner.init(w, h).traces.items() if ':' not in k} == {
@@ -274,7 +277,7 @@ def test_every_rule_takes_every_op(name):
     ones are exact, and so are RTRL's kin."""
     _, op, w, xs = OPS[name]
     h = jnp.zeros(jax.eval_shape(op, w, xs[0]).shape)
-    true = jax.grad(lambda p: run(layer(op), p, h, xs))(w)
+    true = bptt(op, w, h, xs)
     exact = dict(snap=dict(n=2), ostl_recurrent={}, eprop={}, low_rank=dict(rank=1000))
     others = dict(
         uoro={},

@@ -16,7 +16,7 @@ from braintools.init import Uniform
 import braintrace
 
 brainevent.config.set_backend('cpu', 'jax_raw')  # numba is not always there
-D, N, T, B = 3, 5, 7, 2
+D, N, T, B = 3, 5, 6, 2
 rng = np.random.RandomState(0)
 RATES, SPIKES, IMAGES, TOKENS = (
     rng.rand(T, B, D),
@@ -256,9 +256,7 @@ def start(name, rule=None):
     """A model with its states, or a learner of it, and its inputs; always the same numbers."""
     make, xs = ROWS[name][0], OPTIONS[name].get('xs', RATES)
     single = name.startswith('EI') or 'one weight' in name
-    xs = jnp.asarray(
-        xs if name in IN_ONE_LAYER else xs[:6]
-    )  # two equal windows: less to compile where compiling is slow
+    xs = jnp.asarray(xs)
     xs, batch = (xs[:, 0], {}) if single else (xs, {'batch_size': B})
     with bs.random.seed_context(1), bs.environ.context(t=0.0 * u.ms, i=0):
         return bs.nn.init_all_states(make(), **batch) if rule is None else braintrace.compile(
