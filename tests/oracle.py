@@ -15,21 +15,41 @@ MOST = 4  # maps of one seed in one value; what depends on more elements is mixe
 def check_step(fn, params, state, *inputs, policy=None):
     """Compile `fn` and check every claim; gives the graph."""
     graph = graph_of(fn, params, state, *inputs, policy=policy)
-    leaves = jax.tree.leaves((params, state, inputs))
-    values = all_values(graph, leaves)
+    records = records_of(graph)
 
     def plain(p, s):
         return jax.tree.leaves(fn(p, s, *inputs)[0])
 
-    for v, w in zip(graph.step.hidden_outs, plain(params, state), strict=True):
-        np.testing.assert_allclose(values[v], w, atol=1e-12)
-    true = jax.jacrev(plain, (0, 1))(params, state)
-    dp, ds = ([[np.asarray(a) for a in jax.tree.leaves(row[k])] for row in true] for k in (0, 1))
-    check_flat(graph, leaves, dp, ds)
+    @jax.jit  # one program: compiling is what takes the time
+    def measure(params, state):
+        leaves = jax.tree.leaves((params, state, inputs))
+        values = all_values(graph, leaves)
+        return (
+            ([values[v] for v in graph.step.hidden_outs], plain(params, state)),
+            by_leaf(jax.jacrev(plain, (0, 1))(params, state)),
+            flat_jacobians(graph, leaves),
+            group_jacobians(records, values),
+            *relation_derivatives(graph, values, jax.tree.leaves(params)),
+        )
+
+    outs, (dp, ds), flat, groups, slopes, total = jax.tree.map(np.asarray, measure(params, state))
+    same(*outs)
+    same(flat, (dp, ds))
     check_maps(graph.analysis, ds)
-    check_groups(records_of(graph), values, ds)
-    check_relations(graph, values, dp, jax.tree.leaves(params))
+    check_groups(records, groups, ds)
+    check_fed(graph, slopes)
+    check_relations(graph, total, dp)
     return graph
+
+
+def by_leaf(jacobian):
+    """The derivatives by the parameters and by the old state, each by row and leaf."""
+    return tuple([jax.tree.leaves(row[k]) for row in jacobian] for k in (0, 1))
+
+
+def same(found, true):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(true), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-12)
 
 
 def all_values(graph, leaves):
@@ -40,17 +60,15 @@ def all_values(graph, leaves):
     return dict(zip(every, run_jaxpr(program, *graph.step.captured, *leaves), strict=True))
 
 
-def check_flat(graph, leaves, dp, ds):
-    """The flat program has the derivatives of the original."""
+def flat_jacobians(graph, leaves):
+    """The derivatives of the flat program."""
     n = len(graph.step.params)
     m = n + len(graph.step.hidden)
 
-    def run(*moving):
-        return run_flat(graph, *moving, *leaves[m:])[: m - n]
+    def run(params, state):
+        return run_flat(graph, *params, *state, *leaves[m:])[: m - n]
 
-    for row, p, s in zip(jax.jacrev(run, tuple(range(m)))(*leaves[:m]), dp, ds, strict=True):
-        for a, b in zip(row, [*p, *s], strict=True):
-            np.testing.assert_allclose(a, b, atol=1e-12)
+    return by_leaf(jax.jacrev(run, (0, 1))(leaves[:n], leaves[n:m]))
 
 
 def check_maps(analysis, ds):
@@ -72,20 +90,30 @@ def mark(allowed, maps, transposed=False):
         allowed[(m.ravel()[at], at) if transposed else (at, m.ravel()[at])] = True
 
 
-def check_groups(graph, values, ds):
+def group_jacobians(records, values):
+    """The whole Jacobian of each group's transition, and its diagonal."""
+    return [
+        (g.full_jacobian(*old), g.diagonal_jacobian(*old))
+        for g in records.hidden_groups
+        for old in [state_and_rest(g, values)]
+    ]
+
+
+def state_and_rest(g, values):
+    """The values of a group's old states and of what else its transition needs."""
+    return [[values[v] for v in part] for part in (g.hidden_invars, g.transition_jaxpr_constvars)]
+
+
+def check_groups(records, jacobians, ds):
     """The diagonal of the transition is what `diagonal_jacobian` says, and where nothing was cut
     the transition is the whole truth."""
-    order = {leaf.path: i for i, leaf in enumerate(graph.step.hidden)}
+    order = {leaf.path: i for i, leaf in enumerate(records.step.hidden)}
     cut = {
         r.hidden_paths
-        for r in graph.explain(kind=DiagnosticKind.TRANSITION_MIXED)
+        for r in records.explain(kind=DiagnosticKind.TRANSITION_MIXED)
         if 'moves values' not in r.message
     }
-    for g in graph.hidden_groups:
-        hidden = [values[v] for v in g.hidden_invars]
-        consts = [values[v] for v in g.transition_jaxpr_constvars]
-        full = np.asarray(g.full_jacobian(hidden, consts))
-        diagonal = np.asarray(g.diagonal_jacobian(hidden, consts))
+    for g, (full, diagonal) in zip(records.hidden_groups, jacobians, strict=True):
         S, n = g.num_state, int(np.prod(g.varshape))
         full = full.reshape(n, S, n, S)
         np.testing.assert_allclose(
@@ -99,24 +127,32 @@ def check_groups(graph, values, ds):
                 np.testing.assert_allclose(full[:, a, :, b], true, atol=1e-12)
 
 
-def check_relations(graph, values, dp, params):
-    """phi, labels and maps together give the derivative of the new state by the parameters, where
-    no part of it was declared mixed."""
-    analysis, outs = graph.analysis, graph.step.hidden_outs
-    total = [[np.zeros((v.aval.size, p.size)) for p in params] for v in outs]
+def relation_derivatives(graph, values, params):
+    """The slopes of the tail of each relation, and what phi, labels and maps together say of the
+    derivative of each new state by each parameter, `(n, p)`."""
+    outs = graph.step.hidden_outs
+    total = [[jnp.zeros((v.aval.size, p.size)) for p in params] for v in outs]
     weights, pull = jax.vjp(lambda *p: graph.weights(p), *params)
+    slopes = [tail_slopes(graph, r, values) for r in graph.relations]
     for k, r in enumerate(graph.relations):
         x = r.operand([a.val if isinstance(a, Literal) else values[a] for a in r.use.eqn.invars])
-        for v, d in tail_slopes(graph, r, values):
+        for v, d in zip(fed_by(r), slopes[k], strict=True):
             n = v.aval.size
             dw = jax.vmap(
                 lambda d, x=x, r=r: gradient(r.op, None if x is None else x[None], d[None])
             )(d)
             ct = [jnp.zeros((n, *w.shape), w.dtype) for w in weights]
             ct[k] = jnp.asarray(dw)
+            row = total[outs.index(v)]
             for q, back in enumerate(jax.vmap(pull)(ct)):
-                total[outs.index(v)][q] += np.asarray(back).reshape(n, -1)
-    for j, v in enumerate(outs):
+                row[q] += back.reshape(n, -1)
+    return slopes, total
+
+
+def check_relations(graph, total, dp):
+    """They are the truth where no part of it was declared mixed."""
+    analysis = graph.analysis
+    for j, v in enumerate(graph.step.hidden_outs):
         for q, var in enumerate(graph.step.param_vars):
             parts = [u for u, use in enumerate(analysis.uses) if stems_from(analysis, use.w, var)]
             crowded = graph.explain(
@@ -129,46 +165,68 @@ def check_relations(graph, values, dp, params):
                 np.testing.assert_allclose(total[j][q], true, atol=1e-10)
 
 
+def fed_by(r):
+    """The new states that a relation feeds."""
+    return [v for g in r.groups for v in g.outvars]
+
+
 def tail_slopes(graph, r, values):
-    """For each new state that a relation feeds, its derivative by the op's output `(n, *y)`; only
-    elements that the maps name may feed it."""
+    """For each new state that a relation feeds, its derivative by the op's output `(n, *y)`."""
     y = values[r.y_var]
+    found = []
     for g in r.groups:
         tail = tail_of(graph, r, g)
         free = [values[v] for v in tail.free]
         slopes = jax.jacrev(lambda y, tail=tail, free=free: tail(free, y))(y)
-        for v, d in zip(g.outvars, slopes, strict=True):
-            d = np.asarray(d).reshape(v.aval.size, *y.shape)
-            fed = np.zeros((v.aval.size, y.size), bool)
+        found += [d.reshape(v.aval.size, *y.shape) for v, d in zip(g.outvars, slopes, strict=True)]
+    return found
+
+
+def check_fed(graph, slopes):
+    """Only elements that the maps name feed a unit."""
+    for r, found in zip(graph.relations, slopes, strict=True):
+        groups = [g for g in r.groups for _ in g.outvars]
+        for g, d in zip(groups, found, strict=True):
+            fed = np.zeros((len(d), d[0].size), bool)
             mark(fed, r.maps[g.index], transposed=True)
             assert not d.reshape(fed.shape)[~fed].any(), (
                 'a unit is fed by an element that its map does not name'
             )
-            yield v, d
 
 
 def check_factors(graph, params, state, *inputs):
     """What a window pulls back, D and df, are the diagonal of the transitions and the elements of
     the tails that the maps name."""
-    leaves = jax.tree.leaves((params, state, inputs))
-    values = all_values(graph, leaves)
-    layout, window = layout_and_window(graph, leaves)
-    groups = records_of(graph).hidden_groups
-    for s in layout.slots:
-        g, rows = groups[s.group], layout.units[s.group].rows
-        order = [g.hidden_invars.index(row.old) for row in rows]
-        D = g.diagonal_jacobian(
-            [values[v] for v in g.hidden_invars], [values[v] for v in g.transition_jaxpr_constvars]
-        )
-        D = np.moveaxis(np.asarray(D), (-2, -1), (0, 1))[np.ix_(order, order)]
-        np.testing.assert_allclose(window.factors.transition(s.group)[0], D, atol=1e-11)
-        for f in s.feeds:
-            r, unit = layout.relations[f.relation], f.unit.ravel()
-            slopes = dict(tail_slopes(graph, r, values))
-            df = window.factors.slope(f.relation, s.group, f.unit)[0]
-            for row, k in zip(df, order, strict=True):
-                true = slopes[g.hidden_outvars[k]].reshape(-1, unit.size)
-                named = true[unit.clip(0), np.arange(unit.size)]
+    groups, units = records_of(graph).hidden_groups, {}
+
+    @jax.jit
+    def measure(leaves):
+        """For each group that has a trace: D, and what it is in truth; for each relation that
+        feeds it df and the slopes."""
+        values = all_values(graph, leaves)
+        layout, window = layout_and_window(graph, leaves)
+        found = []
+        for s in layout.slots:
+            g, rows = groups[s.group], layout.units[s.group].rows
+            order = [g.hidden_invars.index(row.old) for row in rows]
+            D = jnp.moveaxis(g.diagonal_jacobian(*state_and_rest(g, values)), (-2, -1), (0, 1))
+            fed = []
+            for k, f in enumerate(s.feeds):
+                r = layout.relations[f.relation]
+                slopes = dict(zip(fed_by(r), tail_slopes(graph, r, values), strict=True))
+                df = window.factors.slope(f.relation, s.group, f.unit)[0]
+                fed.append((df, [slopes[g.hidden_outvars[k]] for k in order]))
+                units[len(found), k] = f.unit.ravel()
+            found.append((window.factors.transition(s.group)[0], D[np.ix_(order, order)], fed))
+        return found
+
+    found = jax.tree.map(np.asarray, measure(jax.tree.leaves((params, state, inputs))))
+    for j, (transition, D, fed) in enumerate(found):
+        np.testing.assert_allclose(transition, D, atol=1e-11)
+        for k, (df, slopes) in enumerate(fed):
+            unit = units[j, k]
+            for row, true in zip(df, slopes, strict=True):
+                named = true.reshape(-1, unit.size)[unit.clip(0), np.arange(unit.size)]
                 np.testing.assert_allclose(
                     np.where(unit >= 0, row.ravel(), 0), np.where(unit >= 0, named, 0), atol=1e-11
                 )
