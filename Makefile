@@ -18,7 +18,7 @@ format: .venv/ready
 	$(BIN)/ruff format .
 
 tests: .venv/ready
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist worksteal
 
 # The pages, in docs/_build/index.html; a warning is an error.
 docs: .venv/ready

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from jax import lax
 
-PROGRAMS = int(os.environ.get('BRAINTRACE_PROGRAMS', 60))
+PROGRAMS = int(os.environ.get('BRAINTRACE_PROGRAMS', 40))
 # Every value has shape (R, C), whatever happens on the way. Both are larger than the number of maps
 # that a value may have, so that what mixes an axis is not position by position.
 R, C = 5, 6

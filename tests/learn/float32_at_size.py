@@ -10,7 +10,7 @@ import numpy as np
 
 import braintrace
 
-INPUTS, UNITS, BATCH, STEPS = 64, 128, 16, 30
+INPUTS, UNITS, BATCH, STEPS = 64, 128, 16, 12
 RULES = {
     'd_rtrl': {},
     'rflo': {'decay': 0.9},
@@ -18,7 +18,12 @@ RULES = {
     'eprop': {'kappa_filter_decay': 0.8},
     'pp_prop': {'decay_or_rank': 0.9},
 }
-WINDOWS = {'lstm': (1, STEPS), 'gru': (STEPS,), 'synapse': (1, STEPS)}
+CASES = [  # name of the model, rule, window
+    *[('lstm', rule, STEPS) for rule in RULES],
+    *[('lstm', rule, 1) for rule in ('d_rtrl', 'pp_prop')],
+    *[('gru', rule, STEPS) for rule in ('d_rtrl', 'pp_prop')],
+    *[('synapse', 'd_rtrl', window) for window in (1, STEPS)],
+]
 
 
 def lstm(p, state, x):
@@ -67,20 +72,12 @@ def gradient(name, rule, window, dtype):
     return learner.grad(lambda out: (out**2).mean(), params, carry, xs, window=window)[0][0]
 
 
-def cases():
-    """Name of the model, rule, window."""
-    for name, windows in WINDOWS.items():
-        for rule in RULES if name != 'synapse' else ['d_rtrl']:
-            for window in windows:
-                yield name, rule, window
-
-
 if __name__ == '__main__':
     np.savez(
         sys.argv[1],
         **{
             f'{name} {rule} {window} {k}': g
-            for name, rule, window in cases()
+            for name, rule, window in CASES
             for k, g in gradient(name, rule, window, jnp.float32).items()
         },
     )

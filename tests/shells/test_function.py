@@ -41,10 +41,10 @@ def test_fresh_sequences_stand_alone():
     step, state = OTHERS['gru']
     learner = braintrace.compile(step, 'd_rtrl', P, state, X[0])
     _, used = learner.grad(loss, P, learner.init(P, state), X, Y)
-    again = used._replace(state=state)
+    again, expected = used._replace(state=state), online(step, state, 'd_rtrl', 3)[0]
     for window in (3, 'auto'):
         (grads, _), after = learner.grad(loss, P, again, X, Y, fresh=True, window=window)
-        assert_close(grads, online(step, state, 'd_rtrl', 3)[0])
+        assert_close(grads, expected)
         assert all(
             np.array_equal(a, b)
             for a, b in zip(after.traces.values(), used.traces.values(), strict=True)

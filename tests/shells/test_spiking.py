@@ -315,13 +315,14 @@ def test_online_gradients_are_exact(name):
         learner, xs = start(name, 'd_rtrl' if name in IN_ONE_LAYER else 'rtrl')
         before = [(s, s.value) for s in learner.model4compile.states().values()]
 
+        @in_time
         def step(x):
             out = learner(x)
             return loss_of(out), out
 
         def run():
             return learner.etrace_grad(
-                jnp.arange(len(xs)), xs, step_fn=in_time(step), window=3, has_aux=True
+                jnp.arange(len(xs)), xs, step_fn=step, window=3, has_aux=True
             )
 
         found, same = run()

@@ -33,11 +33,13 @@ def test_learning_cuts_the_mask_with_the_sequence(capsys):
 
     bs.random.seed(0)
     by_hand, _ = learner_of()
+
+    def by_sample(x, y):
+        return ((by_hand(x) - y) ** 2).mean(-1)
+
     mask = np.array([[1, 0], [0, 1], [1, 1], [0, 0], [1, 0], [1, 1]])
     for x, y, m in zip(X, Y, mask, strict=True):
-        grads = by_hand.etrace_grad(
-            x[None], y[None], step_fn=lambda x, y: ((by_hand(x) - y) ** 2).mean(-1), mask=m[None]
-        )
+        grads = by_hand.etrace_grad(x[None], y[None], step_fn=by_sample, mask=m[None])
         for k, s in by_hand.param_states.items():
             s.value = jax.tree.map(lambda w, g: w - 0.1 * g, s.value, grads[k])
     assert_same(learned(mask=mask), {k: s.value for k, s in by_hand.param_states.items()})
