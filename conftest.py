@@ -9,7 +9,8 @@ if (
     (0, 8) <= tuple(map(int, version('jax').split('.')[:2])) <= (0, 10)
 ):  # others may not know the flag
     os.environ['XLA_FLAGS'] = (
-        os.environ.get('XLA_FLAGS', '') + ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+        os.environ.get('XLA_FLAGS', '')
+        + ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
     )
 
 import brainstate

@@ -131,9 +131,7 @@ def test_eprop_pattern_generation():
     for _ in range(5):
         carry = eprop.init(params, zero)
         carry = with_feedback(carry, 'W_out', jnp.asarray(B))
-        (grads, loss), _ = eprop.grad(
-            square, params, carry, x, target, reduction='sum', window=100
-        )
+        (grads, loss), _ = eprop.grad(square, params, carry, x, target, reduction='sum', window=100)
         losses.append(float(loss.sum()))
         push = jnp.broadcast_to(300 * (mean_rate(params) - 0.01) / steps, (steps, n))
         carry = rates.init(params, zero)
