@@ -20,8 +20,11 @@ ROOMS = (
 BELOW_FRONTENDS = ('_jax', 'errors', 'step')
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'flax', 'equinox')
 KNOW_FRAMEWORKS = ('shells/', 'compat/', 'nn/')  # and frontends/<name>.py each its own
+PROTOCOL = tuple(f'braintrace.frontends.{name}' for name in ('base', 'forms', 'closures'))
 OWN = {  # frameworks of a front-end
     'brainstate': ('brainstate', 'saiunit', 'brainevent'),
+    'linen': ('flax',),
+    'nnx': ('flax',),
     'pickling': ('brainstate',),
 }
 DRAW = ('show/', 'tools/')
@@ -81,7 +84,7 @@ def test_imports_point_down(file):
 @pytest.mark.parametrize('file', sorted((ROOT / 'frontends').glob('*.py')), ids=lambda f: f.name)
 def test_frontends_know_the_step_and_their_own_framework(file):
     for target, there, line in ours(file):
-        protocol = target.startswith('braintrace.frontends.base')
+        protocol = target.startswith(PROTOCOL)
         assert there in BELOW_FRONTENDS or protocol, f'line {line}: {target}'
     for target, line in imports(file):
         top = target.split('.')[0]

@@ -1,32 +1,45 @@
-"""What a framework must give so that its models can learn online: the step of a model as a pure
-program, and the places where its values live.
+"""What a framework must give so that its models can learn online.
 
-A front-end imports `step` and its own framework, nothing else. Plain functions are one too: their
-values are the arguments of the step and live nowhere.
+A model reaches a learner in one of two ways. As an argument of a plain step, `step(model, state,
+*inputs)`: then its `Form` takes it apart into parameters and the rest, puts it together again, and
+says how gradients look; pytrees, Equinox and Flax NNX have one. Or as an object that holds its
+states: then its `Framework` finds them, runs one step as a pure program and writes values back;
+brainstate and Flax NNX are such. A front-end imports `step` and its own framework, nothing else.
 """
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import jax
 
 from ..step import Leaf, Step
+from .forms import Form
 
 PARAM, HIDDEN, OTHER = 'param', 'hidden', 'other'  # the roles of a state
 
 
 class Held(NamedTuple):
-    """A state of a model: its path, its role, and the object that holds it, which has a `value`."""
+    """A state of a model: its path, its role, and the object that holds it. A framework whose
+    holders have no `value` brings its own `value` and `write`."""
 
     path: tuple
     role: str
     holder: Any
+
+    @property
+    def value(self) -> Any:
+        """The present value."""
+        return self.holder.value
+
+    def write(self, value: Any) -> None:
+        """Give the holder another value."""
+        self.holder.value = value
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,17 +64,25 @@ class TracedModel:
 
     def read(self, role: str) -> list[Any]:
         """The present leaves of the states of one role, in the order of the step."""
-        return [leaf for h in self.of_role(role) for leaf in jax.tree.leaves(h.holder.value)]
+        return [leaf for h in self.of_role(role) for leaf in jax.tree.leaves(h.value)]
 
     def write(self, role: str, leaves: Sequence[Any]) -> None:
         """Put leaves back into the states of one role."""
         for h, value in zip(self.of_role(role), self.values(role, leaves), strict=True):
-            h.holder.value = value
+            h.write(value)
 
     def values(self, role: str, leaves: Sequence[Any]) -> list[Any]:
         """Leaves as values of the states of one role."""
         rest = iter(leaves)
-        return [jax.tree.map(lambda _: next(rest), h.holder.value) for h in self.of_role(role)]
+        return [jax.tree.map(lambda _: next(rest), h.value) for h in self.of_role(role)]
+
+    def bound_to(self, states: Mapping[tuple, Any]) -> TracedModel:
+        """The same step of another model of the same build, whose states these are by path; states
+        outside the model stay the same."""
+        if all(states.get(h.path, h.holder) is h.holder for h in self.held):
+            return self
+        held = tuple(h._replace(holder=states.get(h.path, h.holder)) for h in self.held)
+        return replace(self, held=held)
 
 
 class Surroundings(NamedTuple):
@@ -72,17 +93,22 @@ class Surroundings(NamedTuple):
     moving: Mapping[str, Any]
 
 
+class Watched(NamedTuple):
+    """The holders of a model's states by path, and what tells apart models for which different
+    programs are made."""
+
+    states: Mapping[tuple, Any]
+    key: Hashable
+
+
 class Framework(Protocol):
     """What a learner asks of a framework whose models hold their states."""
-
-    def is_module(self, model: Any) -> bool:
-        """Whether this is a model of the framework."""
 
     def states_of(self, model: Any) -> dict[tuple, Any]:
         """The holders of a model's states by path; an error if none of them is hidden."""
 
-    def role(self, holder: Any) -> str:
-        """Whether a state is a parameter, hidden, or other."""
+    def read(self, holder: Any) -> Any:
+        """The present value of a state."""
 
     def trace(
         self, f: Callable, known: Mapping[tuple, Any], *inputs: Any
@@ -90,9 +116,9 @@ class Framework(Protocol):
         """A function of states as a step, run purely, and the paths of states that were not known;
         the states are left as they were."""
 
-    def watch(self, model: Any) -> Callable[[], tuple]:
-        """A quick way to say which state objects a model holds now: other ones after it is
-        initialised again."""
+    def watch(self, model: Any) -> Callable[[], Watched]:
+        """A quick way to say which state objects a model holds now, which may be others after it is
+        initialised again, and how it is built."""
 
     def surroundings(self) -> Surroundings:
         """What a step may read from the framework's environment now."""
@@ -103,28 +129,50 @@ class Framework(Protocol):
     def loop(self, f: Callable, xs: Any) -> Any:
         """`f` over the first axis of `xs`, its results stacked; it may write states."""
 
+    def gradients(self, holders: Mapping, values: Mapping) -> Any:
+        """Gradients of states, both by the user's keys, as the framework's own `grad` gives
+        them."""
+
     def grad(self, f: Callable, holders: Mapping) -> Callable:
         """The gradient of `f() -> (loss, aux)` by the states of these holders, with the aux."""
 
-    def compiled(self, f: Callable, held: Callable[[], tuple]) -> Callable:
+    def compiled(self, f: Callable, held: Callable[[], Watched]) -> Callable:
         """`f`, which may write states, as one compiled call. `held` says which state objects there
         are."""
 
 
-FRAMEWORKS = ('brainstate',)  # those with a front-end beside this file
+# ---- which framework ----
+
+# front-ends beside this file, each with the module that is loaded if it has models
+HOLDING = {'brainstate': 'brainstate', 'nnx': 'flax.nnx'}
+ARGUMENTS = {'nnx': 'flax.nnx', 'equinox': 'equinox'}
+ALONE = {'equinox': 'equinox', 'linen': 'flax.linen'}
 
 
-def framework_of(model: Any) -> Framework | None:
-    """The framework of a model that holds its states; None for a plain function.
+def _loaded(names: Mapping[str, str]) -> Iterator[Any]:
+    """The front-ends of those that are loaded: the others have no models, and are not loaded
+    here."""
+    for name, library in names.items():
+        if library in sys.modules:
+            yield importlib.import_module(f'.{name}', __package__)
 
-    A framework that is not loaded has no models, and is not loaded here.
-    """
-    for name in FRAMEWORKS:
-        if name in sys.modules:
-            framework: Any = importlib.import_module(f'.{name}', __package__)
-            if framework.is_module(model):
-                return framework
-    return None
+
+def framework_of(model: Any) -> Any:
+    """The front-end of a model that holds its states; None for a plain function."""
+    return next((f for f in _loaded(HOLDING) if f.is_module(model)), None)
+
+
+def form_of(model: Any) -> Form:
+    """The form of a model that is an argument of a step: that of pytrees if it is of no
+    framework."""
+    tree: Any = importlib.import_module('.function', __package__)
+    return next((f for f in _loaded(ARGUMENTS) if f.is_argument(model)), tree)
+
+
+def advice_for(model: Any) -> str | None:
+    """What to write for a model that holds no state and was passed without a step; None if it is no
+    such model."""
+    return next((told for f in _loaded(ALONE) if (told := f.advice_for(model))), None)
 
 
 def leaves_of(path: tuple, value: Any, columns: int = 0) -> list[Leaf]:

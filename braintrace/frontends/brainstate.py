@@ -13,7 +13,7 @@ import numpy as np
 from .._jax import Jaxpr, calls_library_kernel, new_jaxpr, open_jaxpr, subjaxprs
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
-from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, leaves_of
+from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, Watched, leaves_of
 
 _double = jax.config.read('jax_enable_x64')
 import brainstate  # noqa: E402
@@ -173,9 +173,14 @@ def within(moving: Mapping[str, Any]) -> AbstractContextManager:
 # ---- states that are replaced ----
 
 
-def watch(model: Any) -> Callable[[], tuple]:
+def read(state: Any) -> Any:
+    """The present value of a state."""
+    return state.value
+
+
+def watch(model: Any) -> Callable[[], Watched]:
     """A quick way to say which state objects a model holds now: a model that is initialised again
-    holds others."""
+    holds others, and programs are made for the objects."""
     return _Watch(model).states
 
 
@@ -186,16 +191,16 @@ class _Watch:
     def __init__(self, model: Any):
         self._model = model
         self._places: list[tuple[Any, Any, Any]] = []
+        self._found: Watched | None = None
 
-    def states(self) -> tuple:
-        if not self._places or any(
+    def states(self) -> Watched:
+        if self._found is None or any(
             [_entry(owner, key) is not state for owner, key, state in self._places]
         ):
-            self._places = [
-                (*_owner(self._model, path), state)
-                for path, state in all_states(self._model).items()
-            ]
-        return tuple([state for _, _, state in self._places])
+            states = all_states(self._model)
+            self._places = [(*_owner(self._model, path), s) for path, s in states.items()]
+            self._found = Watched(states, tuple([id(s) for s in states.values()]))
+        return self._found
 
 
 def _entry(owner: Any, key: Any) -> Any:
@@ -220,12 +225,17 @@ def loop(f: Callable, xs: Any) -> Any:
     return brainstate.transform.for_loop(f, xs)
 
 
+def gradients(holders: Mapping, values: Mapping) -> dict:
+    """Gradients of states by the user's keys, as `brainstate.transform.grad` gives them."""
+    return dict(values)
+
+
 def grad(f: Callable, holders: Mapping) -> Callable:
     """The gradient of `f() -> (loss, aux)` by the states of these holders, with the aux."""
     return brainstate.transform.grad(f, holders, has_aux=True)
 
 
-def compiled(f: Callable, held: Callable[[], tuple]) -> Callable:
+def compiled(f: Callable, held: Callable[[], Watched]) -> Callable:
     """`f`, which may write states, as one compiled call, with as little as possible between the
     caller and XLA.
 
@@ -237,7 +247,7 @@ def compiled(f: Callable, held: Callable[[], tuple]) -> Callable:
 
 
 class _Compiled:
-    def __init__(self, f: Callable, held: Callable[[], tuple]):
+    def __init__(self, f: Callable, held: Callable[[], Watched]):
         self._f, self._held = f, held
         self._key: Any = None
         self._states: list = []
@@ -246,7 +256,7 @@ class _Compiled:
 
     def __call__(self, *args: Any) -> Any:
         settings, moving = surroundings()
-        key = settings, self._held()
+        key = settings, self._held().key
         if key != self._key:
             self._traced, self._states = self._trace(moving, args)
             self._jitted = jax.jit(self._pure)

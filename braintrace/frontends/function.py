@@ -1,4 +1,5 @@
-"""Plain functions `step(params, state, *inputs) -> (state, out)` over any pytrees."""
+"""Plain functions `step(params, state, *inputs) -> (state, out)` over any pytrees; `params` may be
+a model of some framework."""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ import jax.numpy as jnp
 
 from .._jax import new_jaxpr
 from .._jax import trace as trace_flat
-from ..step import Leaf, Step
+from ..step import Leaf, Step, dotted
+from .base import form_of
+from .forms import TreeSkeleton, is_array, is_inexact, key_of, take_tree_apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +40,17 @@ class TracedFunction:
         return self.state_tree.unflatten([leaf[i] for i in range(len(places))])
 
 
+def is_argument(model: Any) -> bool:
+    """Whether this is a pytree: everything is."""
+    return True
+
+
+def take_apart(model: Any) -> tuple[list[Any], TreeSkeleton]:
+    """The parameters of a pytree, which are its inexact arrays and the floats of Python, as for
+    `jax.grad`; and the rest of it."""
+    return take_tree_apart(model, lambda a: is_inexact(a) or isinstance(a, float | complex))
+
+
 def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFunction:
     """One step of a plain function.
 
@@ -53,27 +67,26 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
             '`step` must be a function step(params, state, *inputs) -> (state, out), '
             f'got {type(step).__name__}.'
         )
-    flat_params, flat_state = jax.tree.leaves(params), jax.tree.leaves(state)
-    flat_inputs, tree = jax.tree.flatten((params, state, inputs))
+    check_arrays(state, 'state')
+    for i, x in enumerate(inputs):
+        check_arrays(x, f'inputs[{i}]')
+    form = form_of(params)
+    flat_params, skeleton = form.take_apart(params)
+    flat_state, state_tree = jax.tree.flatten(state)
+    given, tree = jax.tree.flatten((flat_params, flat_state, inputs))
     structure: dict[str, Any] = {}
 
     def flat(*leaves):
-        params, state, inputs = tree.unflatten(leaves)
-        result = step(params, state, *inputs)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise TypeError(f'`step` must return (state, out), got {type(result).__name__}.')
-        new, structure['state'] = jax.tree.flatten(result[0])
-        out, structure['out'] = jax.tree.flatten(result[1])
-        return [*new, *out]
+        now, of_state, inputs = tree.unflatten(leaves)
+        model, state = skeleton.with_params(now), state_tree.unflatten(of_state)
+        new, out = _checked(step(model, state, *inputs), state_tree)
+        after, rest = form.take_apart(model)
+        if rest != skeleton or any(a is not b for a, b in zip(after, now, strict=True)):
+            raise ValueError(_WRITTEN)
+        out, structure['out'] = jax.tree.flatten(out)
+        return [*jax.tree.leaves(new), *out]
 
-    jaxpr, captured = trace_flat(flat, *flat_inputs)
-    state_tree = jax.tree.structure(state)
-    if structure['state'] != state_tree:
-        raise ValueError(
-            f'`step` takes a state of structure {state_tree} and returns one of '
-            f'{structure["state"]}. It must '
-            'return the state it was given, updated.'
-        )
+    jaxpr, captured = trace_flat(flat, *given)
     hidden, other = moving(flat_state)
     first_state = len(captured) + len(flat_params)
     first_input = first_state + len(flat_state)
@@ -87,21 +100,63 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
     program = Step(
         new_jaxpr(invars, outs, jaxpr.eqns),
         captured,
-        paths(params, 'params'),
+        skeleton.names,
         tuple(names[i] for i in hidden),
         tuple(names[i] for i in other),
     )
     return TracedFunction(program, structure['out'], state_tree, hidden, other)
 
 
+_WRITTEN = (
+    '`step` writes into its first argument (a random stream, batch statistics, a buffer), and what '
+    'is written there would be lost. Keep what changes in `state`; of a Flax NNX module make a '
+    'learner with `compile(module, rule, *inputs, hidden=...)`, which keeps it for you.'
+)
+
+
+def _checked(result: Any, tree: Any) -> tuple[Any, Any]:
+    """`(state, out)`, if that is what a step has returned."""
+    pair = isinstance(result, tuple) and len(result) == 2
+    if jax.tree.structure(result) == tree and not (pair and _is(result[0], tree)):
+        raise TypeError(
+            '`step` must return (state, out), and it returned a state alone. If the state is also '
+            'the output, return it twice: `return state, state`.'
+        )
+    if not pair:
+        raise TypeError(f'`step` must return (state, out), got {type(result).__name__}.')
+    if not _is(result[0], tree):
+        raise ValueError(
+            f'`step` takes a state of structure {tree} and returns one of '
+            f'{jax.tree.structure(result[0])}. It must return the state it was given, updated.'
+        )
+    return result
+
+
+def _is(value: Any, tree: Any) -> bool:
+    return jax.tree.structure(value) == tree
+
+
+def check_arrays(tree: Any, name: str) -> None:
+    """Refuse leaves that are no arrays and no numbers."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
+        if not is_array(leaf) and not isinstance(leaf, bool | int | float | complex):
+            at = dotted([key_of(k) for k in path])
+            where = f' at {at}' if at else ''
+            raise TypeError(
+                f'`{name}` must hold arrays, and has a {type(leaf).__name__}{where}. Functions, '
+                'strings and modules belong into the first argument of the step, or into the '
+                'function itself.'
+            )
+
+
 def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
     """The leaves of a state that derivatives flow through, and the others (counters, random keys),
     by number."""
-    floats = [i for i, a in enumerate(leaves) if _is_inexact(a)]
+    floats = [i for i, a in enumerate(leaves) if _is_float(a)]
     return floats, [i for i in range(len(leaves)) if i not in floats]
 
 
-def _is_inexact(a: Any) -> bool:
+def _is_float(a: Any) -> bool:
     dtype = a.dtype if hasattr(a, 'dtype') else jnp.result_type(a)
     return jnp.issubdtype(dtype, jnp.inexact)
 
@@ -109,12 +164,4 @@ def _is_inexact(a: Any) -> bool:
 def paths(tree: Any, root: str) -> tuple[Leaf, ...]:
     """A name for each leaf of a pytree; `root` for one that is its own tree."""
     keyed = jax.tree_util.tree_leaves_with_path(tree)
-    return tuple(Leaf(tuple(_key(k) for k in path) or (root,)) for path, _ in keyed)
-
-
-def _key(k: Any) -> Any:
-    """What a user calls an entry of a pytree."""
-    for attribute in ('key', 'idx', 'name'):
-        if hasattr(k, attribute):
-            return getattr(k, attribute)
-    return str(k)
+    return tuple(Leaf(tuple(key_of(k) for k in path) or (root,)) for path, _ in keyed)

@@ -68,10 +68,9 @@ class Asked(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Gradients by the keys of the weights that were asked for, the losses of the steps, and the
-    aux."""
+    """Gradients of the weights that were asked for, the losses of the steps, and the aux."""
 
-    grads: dict
+    grads: Any
     losses: jax.Array
     aux: Any
 
@@ -103,14 +102,14 @@ def grad(learning: Learning, sequences: tuple, weights: Mapping, asked: Asked) -
     grads, outs, after = jitted(compiled.weights, carried, inputs, asked.mask, extra)
     give(learning, compiled, after, with_traces=not asked.fresh)
     aux = compiled.model.out_tree.unflatten(outs)[1] if asked.has_aux else None
-    return Answer(_by_weight(compiled, grads, weights), outs[0], aux)
+    return Answer(_by_weight(learning, compiled, grads, weights), outs[0], aux)
 
 
 def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> Compiled:
     """The program of one step of the user's function, loss included, for sequences like these."""
     settings, moving = learning.framework.surroundings()
     shapes = shapes_of_one_step(sequences)
-    key = 'loss', asked.step_fn, asked.has_aux, learning.key(settings, (moving, shapes))
+    key = 'loss', asked.step_fn, asked.has_aux, learning.own_key(settings, (moving, shapes))
 
     def make() -> Compiled:
         def step(*data):
@@ -130,7 +129,7 @@ def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> Compiled:
             )
         return compiled
 
-    return learning.own.cache.get(key, make, lambda compiled: compiled.lasting)
+    return learning.program(key, make)
 
 
 def _one_loss(result: Any, has_aux: bool) -> Any:
@@ -143,16 +142,19 @@ def _one_loss(result: Any, has_aux: bool) -> Any:
     return loss, aux
 
 
-def _by_weight(compiled: Compiled, grads: list[Any], weights: Mapping) -> dict:
-    """Gradients of the parameters by the user's keys; zero for a parameter that the step does not
-    meet."""
-    of_role = compiled.model.of_role(PARAM)
+def _by_weight(
+    learning: Learning, compiled: Compiled, grads: list[Any], weights: Mapping
+) -> Any:
+    """Gradients of the parameters in the form of the framework; zero for a parameter that the step
+    does not meet."""
+    framework, of_role = learning.framework, compiled.model.of_role(PARAM)
     values = compiled.model.values(PARAM, grads)
     of = {id(h.holder): value for h, value in zip(of_role, values, strict=True)}
-    return {
-        key: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, s.value)
+    by_key = {
+        key: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, framework.read(s))
         for key, s in weights.items()
     }
+    return framework.gradients(weights, by_key)
 
 
 def _over_time(learning: Learning, sequences: tuple, length: int) -> list[Any]:
@@ -301,11 +303,11 @@ def _of_evolution(learning: Learning, sequences: tuple, step_fn: Callable | None
     """The program of one step without a loss, of the user's function or of the model."""
     settings, moving = learning.framework.surroundings()
     shapes = shapes_of_one_step(sequences)
-    key = 'evolution', step_fn, learning.key(settings, (moving, shapes))
+    key = 'evolution', step_fn, learning.own_key(settings, (moving, shapes))
 
     def make() -> Compiled:
         f = learning.step if step_fn is None else step_fn
         with driving(learning):
             return build(learning, f, moving, first_of(sequences), graded=())
 
-    return learning.own.cache.get(key, make, lambda compiled: compiled.lasting)
+    return learning.program(key, make)

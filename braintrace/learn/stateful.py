@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..frontends.base import HIDDEN, OTHER, PARAM, Framework, TracedModel
+from ..frontends.base import HIDDEN, OTHER, PARAM, Framework, TracedModel, Watched
 from ..graph.compile import assemble, prepare
 from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
@@ -106,6 +106,9 @@ class Example:
 
     inputs: tuple
 
+    def __hash__(self) -> int:
+        return hash(tuple(jax.tree.leaves(self.inputs)))
+
 
 class Learning(NamedTuple):
     """A learner of a model that holds its states.
@@ -129,14 +132,14 @@ class Learning(NamedTuple):
     own: Own
     extra: Callable[[Any, int, int], Extra]
 
-    def held(self) -> tuple:
-        """The state objects that the model holds now."""
+    def held(self) -> Watched:
+        """The states that the model holds now, and how it is built."""
         key = 'watch', _Same(self.model)
         return self.own.cache.get(key, lambda: self.framework.watch(self.model))()
 
     def identities(self) -> tuple[int, ...]:
         """The identities of these objects."""
-        return tuple([id(s) for s in self.held()])
+        return tuple([id(s) for s in self.held().states.values()])
 
     def remember(self, compiled: Compiled) -> None:
         """Note which program was the last, and that the traces belong to the states that the model
@@ -153,10 +156,19 @@ class Learning(NamedTuple):
 
     def key(self, settings: Hashable, inputs: Any) -> Hashable:
         """All that a program depends on besides the function: settings, the types of inputs and
-        states, and that the states are the ones it was made for."""
-        held = self.held()
-        values = [s.value for s in held]
-        return settings, tuple([id(s) for s in held]), signature(inputs, values)
+        states, and how the model is built."""
+        states, key = self.held()
+        values = [self.framework.read(s) for s in states.values()]
+        return settings, key, signature(inputs, values)
+
+    def own_key(self, settings: Hashable, inputs: Any) -> Hashable:
+        """The key of a program of a user's function, which names this very model."""
+        return _Same(self.model), self.key(settings, inputs)
+
+    def program(self, key: Hashable, make: Callable[[], Compiled]) -> Compiled:
+        """The program of a key, made if there is none, for the states that the model holds now."""
+        compiled = self.own.cache.get(key, make, lambda compiled: compiled.lasting)
+        return compiled._replace(model=compiled.model.bound_to(self.held().states))
 
 
 class _Same:
@@ -178,7 +190,7 @@ class _Same:
 def compile_step(learning: Learning, inputs: tuple, stacklevel: int = 3) -> Compiled:
     """The program of one call, for inputs of one step like these."""
     settings, moving = learning.framework.surroundings()
-    key = 'call', _Same(learning.model), learning.key(settings, (moving, inputs))
+    key = 'call', learning.key(settings, (moving, inputs))
 
     def make() -> Compiled:
         compiled = build(learning, learning.step, moving, inputs, grade_hidden=True)
@@ -186,7 +198,7 @@ def compile_step(learning: Learning, inputs: tuple, stacklevel: int = 3) -> Comp
             emit(compiled.core.graph.diagnostics, stacklevel=stacklevel + 2)
         return compiled
 
-    return learning.own.cache.get(key, make, lambda compiled: compiled.lasting)
+    return learning.program(key, make)
 
 
 def latest_step(learning: Learning) -> Compiled | None:

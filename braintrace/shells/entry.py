@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
-from ..frontends.base import framework_of
+from ..frontends.base import advice_for, framework_of
+
+_SHELLS = {'brainstate': '.algorithms', 'nnx': '.nnx'}  # by the front-end of the model
 
 
 def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) -> Any:
     """Make a learner that gives online gradients of a recurrent model.
 
     Args:
-        model: a `brainstate.nn.Module`, or a plain function
-            `step(params, state, *inputs) -> (state, out)`.
+        model: a `brainstate.nn.Module`, a `flax.nnx.Module` that holds its state, or a plain
+            function `step(params, state, *inputs) -> (state, out)`.
         algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an
             `ETraceConfig` or as a `Rule` of one's own.
         example_inputs: for a module the inputs of one step; for a function
-            `params, state, *inputs`.
-        options: of the learner and the rule, see `PureLearner`, `ETraceAlgorithm` and the rule's
-            class. For a module also `batch_size` and `seed` of its states, which are initialised
-            here; `verbose`, 1 to print the report, 2 with diagnostics; `vmap`, to map a model of
-            one sample over the batch.
+            `params, state, *inputs`, where `params` is any pytree, an Equinox or NNX module, or
+            the variables of a Linen module.
+        options: of the learner and the rule, see `PureLearner`, `NNXLearner`, `ETraceAlgorithm`
+            and the rule's class. For a module of NNX `hidden`, the type of its recurrent
+            variables. For one of brainstate also `batch_size` and `seed` of its states, which are
+            initialised here; `verbose`, 1 to print the report, 2 with diagnostics; `vmap`, to map a
+            model of one sample over the batch.
 
     Returns:
-        For a module an `ETraceAlgorithm`, for a function a `PureLearner`.
+        For a module of brainstate an `ETraceAlgorithm`, for one of NNX an `NNXLearner`, for a
+        function a `PureLearner`.
 
     Example:
         >>> import jax.numpy as jnp, braintrace
@@ -32,14 +38,17 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
         >>> learner.report.etrace_weights
         [(('params',), [0])]
     """
-    if framework_of(model) is not None:
-        from .algorithms import compile_module
-
-        return compile_module(model, algorithm, *example_inputs, **options)
+    framework = framework_of(model)
+    if framework is not None:
+        shell = import_module(_SHELLS[framework.__name__.split('.')[-1]], __package__)
+        return shell.compile_module(model, algorithm, *example_inputs, **options)
+    advice = advice_for(model)
+    if advice is not None:
+        raise TypeError(advice)
     if not callable(model):
         raise TypeError(
-            '`model` must be a brainstate.nn.Module or a function step(params, state, *inputs), '
-            f'got {type(model).__name__}.'
+            '`model` must be a module of brainstate or Flax NNX, or a function '
+            f'step(params, state, *inputs), got {type(model).__name__}.'
         )
     if len(example_inputs) < 2:
         raise ValueError(

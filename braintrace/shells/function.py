@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..compat.records import ETraceGraph, published
+from ..frontends.base import form_of
+from ..frontends.forms import Skeleton
 from ..frontends.function import TracedFunction, trace
 from ..graph.compile import compile_step
 from ..graph.flatten import ControlFlowPolicy
@@ -42,13 +44,29 @@ class Compiled(NamedTuple):
         to that."""
         return not any(isinstance(c, jax.core.Tracer) for c in self.core.program.step.captured)
 
-    def weights(self, params: Any) -> Weights:
-        return Weights(list(self.core.program.step.captured), jax.tree.leaves(params))
+    def weights(self, params: Sequence[Any]) -> Weights:
+        """The captured values, and these parameters."""
+        return Weights(list(self.core.program.step.captured), list(params))
+
+
+class Example(NamedTuple):
+    """The model without its parameters, and the shapes of these, of the state and of one step's
+    inputs, for which a learner was compiled."""
+
+    skeleton: Skeleton
+    params: list[Any]
+    state: Any
+    inputs: tuple
 
 
 class PureLearner:
     """Online gradients of `step(params, state, *inputs) -> (state, out)`; made by
     `braintrace.compile`.
+
+    `params` is any pytree, an Equinox module, a Flax NNX module or the variables of a Linen module.
+    Its inexact arrays are the parameters, everything else in it is constant. Gradients come in the
+    form of the framework's own `grad`: a tree with None for what is constant, as by
+    `eqx.filter_grad`, or for NNX a `nnx.State`.
 
     Example:
         >>> import jax.numpy as jnp, braintrace
@@ -80,8 +98,10 @@ class PureLearner:
     ):
         self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
         self._step, self._cache = step, Cache()
-        self._example = jax.tree.map(_shape, (params, state, inputs))
+        self._take_apart = form_of(params).take_apart
+        leaves, skeleton = self._take_apart(params)
         self._compiled(None, params, state, inputs, ())
+        self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
 
     @property
     def rule(self) -> Any:
@@ -101,14 +121,15 @@ class PureLearner:
 
     def compiled_step(self) -> Compiled:
         """The step as a program and the core that learns it, for values like the example's."""
-        params, state, inputs = self._example
-        return self._compiled(None, params, state, inputs, ())
+        skeleton, params, state, inputs = self._example
+        return self._compiled(None, skeleton.with_params(params), state, inputs, ())
 
     def _compiled(
         self, loss_fn: Callable | None, params: Any, state: Any, inputs: tuple, targets: tuple
     ) -> Compiled:
         """The step, with the loss if there is one, for values like these."""
         how = self._how
+        leaves, skeleton = self._take_apart(params)
 
         def program(params, state, inputs, targets):
             state, out = self._step(params, state, *inputs)
@@ -125,14 +146,13 @@ class PureLearner:
             )
             return Compiled(traced, core)
 
-        key = 'step', loss_fn, signature(params, state, inputs, targets)
+        key = 'step', loss_fn, skeleton, signature(leaves, state, inputs, targets)
         return self._cache.get(key, make, lambda compiled: compiled.lasting)
 
     def init(self, params: Any, state: Any) -> Carry:
         """The carry at the beginning: this state, no influence yet."""
-        inputs = self._example[2]
-        core = self._compiled(None, params, state, inputs, ()).core
-        traces = core.init(jax.tree.leaves(params))
+        core = self._compiled(None, params, state, self._example.inputs, ()).core
+        traces = core.init(self._take_apart(params)[0])
         named = {str(key): trace for key, trace in traces.items()}
         return Carry(state, named, jnp.zeros((), jnp.int32))
 
@@ -156,7 +176,7 @@ class PureLearner:
         Args:
             loss_fn: the loss of one step, a scalar or one for each sample. A new function is
                 compiled anew, as by `jax.jit`: define it once.
-            params: the parameters.
+            params: the parameters, or the model that holds them.
             carry: from `init` or the last call.
             xs: the inputs, with time as first axis; a tuple if the step takes several.
             targets: further sequences, given to `loss_fn`.
@@ -176,34 +196,35 @@ class PureLearner:
         self.rule.check_modulator(modulator)
         inputs = self._split(xs)
         length = sequence_length([*inputs, *targets])
+        leaves, skeleton = self._take_apart(params)
 
         def make() -> Callable:
             self._cache.count(loss_fn, 'loss_fn')
 
-            def gradient(length, params, carry, inputs, targets, mask, extra):
-                compiled = self._compiled(
-                    loss_fn, params, carry.state, first_of(inputs), first_of(targets)
-                )
+            def gradient(length, leaves, carry, inputs, targets, mask, extra):
+                params, data = skeleton.with_params(leaves), first_of((inputs, targets))
+                compiled = self._compiled(loss_fn, params, carry.state, *data)
                 core = compiled.core
                 steps = core.window_length(window, length)
                 run = Run(length, steps, fresh, progress)
                 loss = _only_loss(core)
                 mask = spread_mask(mask, (length, *loss.shape), loss.dtype)
-                leaves = jax.tree.leaves((inputs, targets))
+                data = jax.tree.leaves((inputs, targets))
                 carried = _unpack(compiled, carry)
-                weights, cotangents = compiled.weights(params), [weigh(mask, reduction)]
-                grads, [losses], after = core.grad(weights, carried, leaves, cotangents, run, extra)
+                weights, cotangents = compiled.weights(leaves), [weigh(mask, reduction)]
+                grads, [losses], after = core.grad(weights, carried, data, cotangents, run, extra)
                 new = _pack(compiled, after)
                 if fresh:
                     new = new._replace(traces=carry.traces, steps=carry.steps)
-                return (jax.tree.unflatten(jax.tree.structure(params), grads), losses), new
+                return (grads, losses), new
 
             return jax.jit(gradient, static_argnums=(0,))
 
-        key = 'grad', loss_fn, window, reduction, fresh, progress
+        key = 'grad', loss_fn, window, reduction, fresh, progress, skeleton
         extra = Extra(signal, per_step(modulator, length))
-        jitted = self._cache.get(key, make)
-        return jitted(length, params, carry, inputs, targets, mask, extra)
+        jitted = self._cache.get(key, make, lambda _: skeleton.lasting)
+        (grads, losses), new = jitted(length, leaves, carry, inputs, targets, mask, extra)
+        return (skeleton.gradients(grads), losses), new
 
     def evolve(
         self, params: Any, carry: Carry, xs: Any, *, window: Any = 'auto'
@@ -212,24 +233,27 @@ class PureLearner:
         advanced."""
         inputs = self._split(xs)
         length = sequence_length(inputs)
+        leaves, skeleton = self._take_apart(params)
 
         def make() -> Callable:
-            def go_on(length, params, carry, inputs):
+            def go_on(length, leaves, carry, inputs):
+                params = skeleton.with_params(leaves)
                 compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
                 run = Run(length, compiled.core.window_length(window, length))
-                weights, carried = compiled.weights(params), _unpack(compiled, carry)
-                leaves = jax.tree.leaves(inputs)
-                outs, after = compiled.core.evolve(weights, carried, leaves, run)
+                weights, carried = compiled.weights(leaves), _unpack(compiled, carry)
+                data = jax.tree.leaves(inputs)
+                outs, after = compiled.core.evolve(weights, carried, data, run)
                 return compiled.traced.out_tree.unflatten(outs), _pack(compiled, after)
 
             return jax.jit(go_on, static_argnums=(0,))
 
-        jitted = self._cache.get(('evolve', window), make)
-        return jitted(length, params, carry, inputs)
+        key = 'evolve', window, skeleton
+        jitted = self._cache.get(key, make, lambda _: skeleton.lasting)
+        return jitted(length, leaves, carry, inputs)
 
     def _split(self, xs: Any) -> tuple:
         """The sequences of the step's inputs."""
-        n = len(self._example[2])
+        n = len(self._example.inputs)
         if n == 1:
             return (xs,)
         if not isinstance(xs, tuple) or len(xs) != n:

@@ -227,7 +227,7 @@ def test_progress_and_plan(capsys):
         ),
         (
             TypeError,
-            'brainstate.nn.Module or a function',
+            'module of brainstate or Flax NNX, or a function',
             lambda f: braintrace.compile(3, 'd_rtrl'),
         ),
     ],
