@@ -79,6 +79,7 @@ _HOME = {
     'shells.synthetic': ['SyntheticGradient', 'train_synthetic_gradient'],
     'learn.data': ['MultiStepData', 'SingleStepData'],
     'shells.function': ['PureLearner'],
+    'shells.nnx': ['NNXLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
 _LEGACY = [
@@ -135,7 +136,7 @@ _LAYERS = [
     'stack',
 ]
 _PARTS = ['nn', 'ops', 'rules']
-_EXTRAS = ('brainstate', 'saiunit', 'brainevent')  # what plain functions do without
+_EXTRAS = ('brainstate', 'saiunit', 'brainevent', 'flax')  # what plain functions do without
 
 __all__ = sorted(_WHERE)
 

@@ -110,6 +110,7 @@ from .learn.data import (
     SingleStepData as SingleStepData,
 )
 from .shells.function import PureLearner as PureLearner
+from .shells.nnx import NNXLearner as NNXLearner
 from .compat.version_0_1 import (
     ConvOp as ConvOp,
     ETraceGroupState as ETraceGroupState,

@@ -106,9 +106,7 @@ class TreeSkeleton:
         return self.tree.unflatten([others[i] if i in others else next(rest) for i in places])
 
 
-def take_tree_apart(
-    model: Any, is_param: Callable[[Any], bool]
-) -> tuple[list[Any], TreeSkeleton]:
+def take_tree_apart(model: Any, is_param: Callable[[Any], bool]) -> tuple[list[Any], TreeSkeleton]:
     """The parameters of a pytree, and the rest of it."""
     keyed, tree = jax.tree_util.tree_flatten_with_path(model)
     params, names, constants = [], [], []

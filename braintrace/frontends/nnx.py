@@ -117,7 +117,7 @@ class Framework:
     def __init__(self, hidden: Any):
         try:
             self._is_hidden = nnx.filterlib.to_predicate(hidden)
-        except TypeError as error:
+        except (TypeError, ValueError) as error:
             raise TypeError(
                 '`hidden` must be a subclass of nnx.Variable or another filter of NNX, got '
                 f'{hidden!r}.'
@@ -262,12 +262,17 @@ def _check_written(h: Held, old: Any, new: Any) -> None:
                 'read there: make it another kind of variable, or update it outside.'
             )
         return
-    types = [jax.tree.map(lambda a: (jax.numpy.shape(a), a.dtype), v) for v in (old, new)]
-    if types[0] != types[1]:
+    before, after = (jax.tree.map(_type, value) for value in (old, new))
+    if before != after:
         raise ValueError(
-            f'Variable {dotted(h.path)} changes in the step from {types[0]} to {types[1]} (shape '
-            'and type). It must keep both: begin with the value that it will have.'
+            f'Variable {dotted(h.path)} enters the step as {before} and leaves it as {after}. It '
+            'must keep its structure, shapes and dtypes: cast the new value in the step, or begin '
+            'with such a value.'
         )
+
+
+def _type(a: Any) -> str:
+    return jax.typeof(a).str_short()
 
 
 # ---- variables with values of the present trace ----

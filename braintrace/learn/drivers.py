@@ -142,9 +142,7 @@ def _one_loss(result: Any, has_aux: bool) -> Any:
     return loss, aux
 
 
-def _by_weight(
-    learning: Learning, compiled: Compiled, grads: list[Any], weights: Mapping
-) -> Any:
+def _by_weight(learning: Learning, compiled: Compiled, grads: list[Any], weights: Mapping) -> Any:
     """Gradients of the parameters in the form of the framework; zero for a parameter that the step
     does not meet."""
     framework, of_role = learning.framework, compiled.model.of_role(PARAM)

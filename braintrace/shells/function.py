@@ -101,6 +101,11 @@ class PureLearner:
         self._take_apart = form_of(params).take_apart
         leaves, skeleton = self._take_apart(params)
         self._compiled(None, params, state, inputs, ())
+        if not leaves and jax.tree.leaves(params):
+            raise ValueError(
+                '`params` holds no inexact array, so there is nothing to learn. Modules that hold '
+                'their states are compiled by themselves: `compile(module, rule, *inputs)`.'
+            )
         self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
 
     @property
@@ -255,10 +260,16 @@ class PureLearner:
         """The sequences of the step's inputs."""
         n = len(self._example.inputs)
         if n == 1:
-            return (xs,)
+            xs = (xs,)
         if not isinstance(xs, tuple) or len(xs) != n:
             raise TypeError(
                 f'`xs` must be a tuple of {n} sequences, one for each input of the step.'
+            )
+        if jax.tree.map(jnp.shape, xs) == jax.tree.map(jnp.shape, self._example.inputs):
+            raise ValueError(
+                f'`xs` has no time axis: its shape is that of the input of one step, '
+                f'{jax.tree.map(jnp.shape, xs[0])}. Time is the first axis of a sequence; one step '
+                'is a sequence of length 1, `x[None]`.'
             )
         return xs
 
@@ -273,7 +284,8 @@ def _only_loss(core: Core) -> Any:
     if len(outs) != 1 or outs[0].aval.ndim > 1:
         got = f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.'
         raise ValueError(
-            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got}'
+            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got} What else '
+            'you want to see at each step `evolve` gives as the outputs of the step.'
         )
     return outs[0].aval
 

@@ -250,6 +250,12 @@ def compile_module(
             '`compile(step, rule, module, state, *inputs)`, where `step(module, state, *inputs)` '
             'returns `(state, out)`.'
         )
+    elsewhere = {'batch_size', 'seed', 'vmap'} & options.keys()
+    if elsewhere:
+        raise TypeError(
+            f'`{min(elsewhere)}` is for modules of brainstate. A module of NNX makes its states '
+            'itself: give them the batch as first axis.'
+        )
     if not example_inputs:
         raise ValueError('`compile` needs example inputs of one step.')
     if verbose not in (0, 1, 2):

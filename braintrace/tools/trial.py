@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
+from ..errors import NotSupportedError
 from ..frontends.base import framework_of
 from ..shells.entry import compile
 
@@ -88,6 +89,11 @@ class ModuleTrial:
 
 def trial_of(model: Any, example_inputs: tuple) -> Trial:
     """How the gradient of this model is computed; `example_inputs` as for `compile`."""
+    if is_module(model) and not hasattr(model, 'states'):
+        raise NotSupportedError(
+            f'`model` is the module {type(model).__name__}: pass a step that is given it, '
+            '`step, module, state, *inputs`.'
+        )
     return (ModuleTrial if is_module(model) else FunctionTrial)(model, example_inputs)
 
 
