@@ -107,6 +107,9 @@ class Framework(Protocol):
     def states_of(self, model: Any) -> dict[tuple, Any]:
         """The holders of a model's states by path; an error if none of them is hidden."""
 
+    def role(self, holder: Any) -> str:
+        """Whether a state is a parameter, hidden, or other."""
+
     def read(self, holder: Any) -> Any:
         """The present value of a state."""
 

@@ -67,9 +67,6 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
             '`step` must be a function step(params, state, *inputs) -> (state, out), '
             f'got {type(step).__name__}.'
         )
-    check_arrays(state, 'state')
-    for i, x in enumerate(inputs):
-        check_arrays(x, f'inputs[{i}]')
     form = form_of(params)
     flat_params, skeleton = form.take_apart(params)
     flat_state, state_tree = jax.tree.flatten(state)

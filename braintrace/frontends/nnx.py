@@ -123,8 +123,8 @@ class Framework:
                 f'{hidden!r}.'
             ) from error
 
-    def role(self, path: tuple, variable: Any) -> str:
-        """Whether a variable is a parameter, hidden, or other."""
+    def role(self, variable: Any, path: tuple = ()) -> str:
+        """Whether a variable is a parameter, hidden, or other; a filter may want its path too."""
         if self._is_hidden(path, variable):
             return HIDDEN
         return PARAM if _is_param(path, variable) else OTHER
@@ -132,7 +132,7 @@ class Framework:
     def states_of(self, model: Any) -> dict[tuple, Any]:
         """The variables of a model by path; an error if none of them is hidden."""
         states = variables_of(model)
-        if not any(self.role(path, v) == HIDDEN for path, v in states.items()):
+        if not any(self.role(v, path) == HIDDEN for path, v in states.items()):
             raise CompilationError(
                 '`model` has no variable that `hidden` marks. Keep the recurrent state in '
                 'variables of a type of their own (`class Hidden(nnx.Variable)`, '
@@ -168,7 +168,7 @@ class Framework:
             if id(v) not in of_known and not isinstance(v, Memory)
         }
         states = {**known, **strangers}
-        roles = {path: self.role(path, v) for path, v in states.items()}
+        roles = {path: self.role(v, path) for path, v in states.items()}
         order = [p for role in (PARAM, HIDDEN, OTHER) for p in states if roles[p] == role]
         held = tuple(HeldVariable(path, roles[path], states[path]) for path in order)
         step, out_tree = _as_step(f, held, inputs)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from ..compat.records import ETraceGraph, published
 from ..frontends.base import form_of
 from ..frontends.forms import Skeleton
-from ..frontends.function import TracedFunction, trace
+from ..frontends.function import TracedFunction, check_arrays, trace
 from ..graph.compile import compile_step
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
@@ -99,6 +99,9 @@ class PureLearner:
         self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
+        check_arrays(state, 'state')
+        for i, x in enumerate(inputs):
+            check_arrays(x, f'inputs[{i}]')
         leaves, skeleton = self._take_apart(params)
         self._compiled(None, params, state, inputs, ())
         if not leaves and jax.tree.leaves(params):

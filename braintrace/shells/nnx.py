@@ -157,7 +157,7 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
 
     def _of_role(self, role: str) -> dict[tuple, Any]:
         states = variables_of(self.model)
-        return {p: v for p, v in states.items() if self._framework.role(p, v) == role}
+        return {p: v for p, v in states.items() if self._framework.role(v, p) == role}
 
     @property
     def param_states(self) -> dict[tuple, Any]:

@@ -28,6 +28,8 @@ class Net(nnx.Module):
         rngs = nnx.Rngs(0)
         self.cell = nnx.SimpleCell(H, H, dtype=F, param_dtype=F, rngs=rngs)
         self.norm = nnx.BatchNorm(H, momentum=0.5, dtype=F, param_dtype=F, rngs=rngs)
+        self.norm.mean.set_value(jnp.zeros(H))  # it makes them in float32
+        self.norm.var.set_value(jnp.ones(H))
         self.drop, self.scale = nnx.Dropout(0.3, rngs=rngs), jnp.arange(1.0, 1 + H)
         self.h = Hidden(jnp.zeros((B, H)))
 
@@ -50,7 +52,10 @@ def ready(rule, **options):
 
 def same(a, b, tolerance=1e-10):
     assert jax.tree.structure(a) == jax.tree.structure(b)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=tolerance), a, b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        np.testing.assert_allclose(x, y, atol=tolerance)
 
 
 def test_random_streams_and_statistics_are_carried_along():
@@ -71,11 +76,8 @@ def test_random_streams_and_statistics_are_carried_along():
     for x in X:
         alone(x)
     same(nnx.state(net, Hidden, nnx.BatchStat), nnx.state(alone, Hidden, nnx.BatchStat))
-    assert [p for p, _ in learner.report.etrace_weights] == [
-        ('cell', 'dense_h', 'kernel'),
-        ('cell', 'dense_i', 'bias'),
-        ('cell', 'dense_i', 'kernel'),
-    ]
+    traced = {'.'.join(p) for p, _ in learner.report.etrace_weights}
+    assert traced == {'cell.dense_i.kernel', 'cell.dense_i.bias', 'cell.dense_h.kernel'}
 
 
 def test_a_learner_is_a_module():
@@ -140,10 +142,7 @@ def test_train_and_eval_are_different_programs():
     net, learner, _ = ready('d_rtrl')
     quiet = learner(X[0])
     net.train()
-    loud = learner(X[0])
-    net.eval()
-    net.h[...] = jnp.zeros((B, H))
-    assert int(net.drop.rngs.count[...]) == 1 and not np.allclose(quiet, loud)
+    assert not np.allclose(quiet, learner(X[0])) and int(net.drop.rngs.count[...]) == 1
 
 
 @pytest.mark.parametrize('make', [copy.deepcopy, nnx.clone])
@@ -155,8 +154,6 @@ def test_a_copy_is_independent(make):
     found = other.etrace_grad(X, Y, step_fn=lambda x, y: loss(other(x), y), window=1)
     same(nnx.state(learner), before, 0)
     same(found, learner.etrace_grad(X, Y, step_fn=step, window=1))
-
-
 
 
 class Writes(Net):
