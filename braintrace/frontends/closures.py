@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 MOST = 1000  # entries of a container that may hold objects rather than data
-OURS = __name__.split('.')[0]
-LIBRARIES = {*sys.stdlib_module_names, 'flax', 'jax', 'jaxlib', 'numpy', 'optax', 'orbax', OURS}
+# Their functions name no objects of a user, except in closures.
+LIBRARIES = {*sys.stdlib_module_names, 'flax', 'jax', 'jaxlib', 'numpy', 'optax', 'orbax'}
+OURS, OUR_FILES = __name__.split('.')[0], __file__.split('frontends')[0]
 
 
 def reached_by(f: Callable, kind: Any) -> list[Any]:
@@ -38,7 +39,8 @@ def _named_by(value: Any) -> Iterator[Any]:
         yield from (value.__defaults__ or ())
         yield from (value.__kwdefaults__ or {}).values()
         yield from _filled(value.__closure__ or ())
-        if not _of_library(value):
+        ours = value.__code__.co_filename.startswith(OUR_FILES)
+        if not ours and not _of_library(value):
             named = value.__globals__
             yield from (named[n] for n in _names(value.__code__) if n in named)
     elif isinstance(value, types.MethodType):
@@ -50,12 +52,12 @@ def _named_by(value: Any) -> Iterator[Any]:
             yield from (value.values() if isinstance(value, dict) else value)
     elif hasattr(value, '__wrapped__'):  # a function inside of `jit` and the like
         yield value.__wrapped__
-    elif not isinstance(value, type | types.ModuleType) and not _of_library(type(value)):
+    elif not isinstance(value, type | types.ModuleType) and not _of_library(type(value), OURS):
         yield from getattr(value, '__dict__', {}).values()
 
 
-def _of_library(value: Any) -> bool:
-    return (value.__module__ or '').split('.')[0] in LIBRARIES
+def _of_library(value: Any, *more: str) -> bool:
+    return (value.__module__ or '').split('.')[0] in {*LIBRARIES, *more}
 
 
 def _filled(cells: tuple) -> Iterator[Any]:

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 from flax import nnx
+from flax.errors import TraceContextError
 
 from .._jax import new_jaxpr
 from .._jax import trace as trace_flat
@@ -306,10 +307,21 @@ def _pure(f: Callable, variables: Sequence[Any]) -> Callable:
 
     def run(values: Sequence[Any], *args: Any) -> tuple[list[Any], Any]:
         with placed(variables, values):
-            out = f(*args)
+            try:
+                out = f(*args)
+            except TraceContextError as error:
+                error.add_note(_OUT_OF_REACH)
+                raise
             return _values(variables), out
 
     return run
+
+
+_OUT_OF_REACH = (
+    'A function that is given to a learner may write the variables of modules that it names: by '
+    'closure, as globals, or inside of objects that it names. In loops of jax.lax it may not; use '
+    'those of nnx.'
+)
 
 
 class _Compiled:

@@ -66,14 +66,15 @@ def method(model, i, state, x):
 
 
 CASES = {
-    'nnx LSTM, GRU': (Of, 'LSTMCell GRUCell', nnx, B),
-    'nnx OptimizedLSTM, Simple': (Of, 'OptimizedLSTMCell SimpleCell', nnx, B),
-    'nnx GRU': (Of, 'GRUCell', nnx, None),
-    'linen GRU, LSTM': (linen_model, 'GRUCell LSTMCell', linen, B),
-    'linen OptimizedLSTM, MGU': (linen_model, 'OptimizedLSTMCell MGUCell', linen, B),
+    'nnx Simple, GRU': (Of, 'SimpleCell GRUCell', nnx, B),
+    'nnx OptimizedLSTM': (Of, 'OptimizedLSTMCell', nnx, B),
+    'nnx LSTM': (Of, 'LSTMCell', nnx, None),
+    'linen MGU, GRU': (linen_model, 'MGUCell GRUCell', linen, B),
+    'linen LSTM': (linen_model, 'LSTMCell', linen, B),
+    'linen OptimizedLSTM': (linen_model, 'OptimizedLSTMCell', linen, None),
     'linen Simple': (linen_model, 'SimpleCell', linen, None),
     'equinox GRU, LSTM': (Modules, 'GRUCell LSTMCell', eqx.nn, B),
-    'equinox LSTM': (Modules, 'LSTMCell', eqx.nn, None),
+    'equinox GRU': (Modules, 'GRUCell', eqx.nn, None),
 }
 
 
@@ -163,7 +164,8 @@ def own_paths(f):
 
 def textbook(layer, model, states, xs, ys):
     """`E <- D E + M` for each layer, with D what each unit does to itself; the credit of a layer is
-    what the loss of the same step says through the layers above. One sample."""
+    what the loss of the same step says through the layers above. States of one sample, data
+    `(T, samples, features)`."""
     leaves, rest = form_of(model).take_apart(model)
     p0, of_p = ravel_pytree(leaves)
     flat = [ravel_pytree(s) for s in states]
@@ -173,8 +175,7 @@ def textbook(layer, model, states, xs, ys):
         at = next((k for k, part in enumerate(jax.tree.leaves(state)) if part is y), 0)
         return ravel_pytree(state)[0], at * H
 
-    @jax.jit
-    def derive(ss, x, y):
+    def derive(ss, Es, x, y):
         def onward(added):
             here, fed = x, []
             for i, s in enumerate(ss):
@@ -184,19 +185,20 @@ def textbook(layer, model, states, xs, ys):
             return loss(here, y), fed
 
         credit, fed = jax.grad(onward, has_aux=True)([jnp.zeros_like(s) for s in ss])
-        by_p = [jax.jacrev(lambda p: new(i, p, s, x)[0])(p0) for i, (s, x) in of(ss, fed)]
-        own = [jax.jacrev(own_paths(lambda s: new(i, p0, s, x)[0]))(s) for i, (s, x) in of(ss, fed)]
-        return credit, by_p, own, [new(i, p0, s, x)[0] for i, (s, x) in of(ss, fed)]
+        after, traces = [], []
+        for i, (s, E, x) in enumerate(zip(ss, Es, fed, strict=True)):
+            M = jax.jacrev(lambda p: new(i, p, s, x)[0])(p0)
+            D = jax.jacrev(own_paths(lambda s: new(i, p0, s, x)[0]))(s)
+            after.append(new(i, p0, s, x)[0])
+            traces.append(D @ E + M)
+        return after, traces, sum(c @ E for c, E in zip(credit, traces, strict=True))
 
-    def of(ss, fed):
-        return enumerate(zip(ss, fed, strict=True))
-
-    ss, total = [s for s, _ in flat], 0.0
-    E = [np.zeros((len(s), len(p0))) for s in ss]
+    samples, step, total = xs.shape[1], jax.jit(jax.vmap(derive)), 0.0
+    ss = [jnp.tile(s, (samples, 1)) for s, _ in flat]
+    Es = [jnp.zeros((samples, len(s), len(p0))) for s, _ in flat]
     for x, y in zip(xs, ys, strict=True):
-        credit, by_p, own, ss = derive(ss, x, y)
-        E = [D @ e + M for D, e, M in zip(own, E, by_p, strict=True)]
-        total = total + sum(c @ e for c, e in zip(credit, E, strict=True)) / T
+        ss, Es, g = step(ss, Es, x, y)
+        total = total + g.mean(0) / T
     return rest.gradients(of_p(total))
 
 
@@ -204,8 +206,7 @@ def textbook(layer, model, states, xs, ys):
 def test_d_rtrl_is_its_textbook_rule(name):
     model, layer, state, xs, ys = case(name)
     found = gradient(stepped(layer), 'd_rtrl', model, state, xs, ys, 2)
-    if xs.ndim == 2:
-        return same(found, textbook(layer, model, state, xs, ys))
-    one = jax.tree.map(lambda a: a[0], state)
-    samples = [textbook(layer, model, one, xs[:, b], ys[:, b]) for b in range(B)]
-    same(found, jax.tree.map(lambda *g: sum(g) / B, *samples))
+    if xs.ndim == 3:
+        state = jax.tree.map(lambda a: a[0], state)
+    by_sample = [a.reshape(T, -1, a.shape[-1]) for a in (xs, ys)]
+    same(found, textbook(layer, model, state, *by_sample))
