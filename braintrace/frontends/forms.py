@@ -4,7 +4,7 @@ again."""
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import jax
@@ -47,7 +47,8 @@ class Constant:
     traced only to itself."""
 
     def __init__(self, value: Any):
-        self.value = value
+        # an array of numpy may be written later
+        self.value = value.copy() if isinstance(value, np.ndarray) else value
 
     @property
     def lasting(self) -> bool:
@@ -82,12 +83,16 @@ class TreeSkeleton:
     Args:
         tree: its structure.
         constants: the other leaves, by number.
-        names: of the parameters.
     """
 
     tree: Any
     constants: tuple[tuple[int, Constant], ...]
-    names: tuple[Leaf, ...] = field(compare=False)
+
+    @property
+    def names(self) -> tuple[Leaf, ...]:
+        others = {i for i, _ in self.constants}
+        numbered = self.tree.unflatten(range(self.tree.num_leaves))
+        return tuple(n for i, n in enumerate(names_of(numbered, 'params')) if i not in others)
 
     @property
     def lasting(self) -> bool:
@@ -108,15 +113,17 @@ class TreeSkeleton:
 
 def take_tree_apart(model: Any, is_param: Callable[[Any], bool]) -> tuple[list[Any], TreeSkeleton]:
     """The parameters of a pytree, and the rest of it."""
-    keyed, tree = jax.tree_util.tree_flatten_with_path(model)
-    params, names, constants = [], [], []
-    for i, (path, leaf) in enumerate(keyed):
-        if is_param(leaf):
-            params.append(leaf)
-            names.append(Leaf(tuple(key_of(k) for k in path) or ('params',)))
-        else:
-            constants.append((i, Constant(leaf)))
-    return params, TreeSkeleton(tree, tuple(constants), tuple(names))
+    leaves, tree = jax.tree.flatten(model)
+    is_one = [is_param(a) for a in leaves]
+    constants = [(i, Constant(a)) for i, a in enumerate(leaves) if not is_one[i]]
+    params = [a for a, learns in zip(leaves, is_one, strict=True) if learns]
+    return params, TreeSkeleton(tree, tuple(constants))
+
+
+def names_of(tree: Any, root: str) -> tuple[Leaf, ...]:
+    """A name for each leaf of a pytree; `root` for one that is its own tree."""
+    keyed = jax.tree_util.tree_leaves_with_path(tree)
+    return tuple(Leaf(tuple(key_of(k) for k in path) or (root,)) for path, _ in keyed)
 
 
 def is_array(a: Any) -> bool:

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 
 from .._jax import new_jaxpr
 from .._jax import trace as trace_flat
-from ..step import Leaf, Step, dotted
+from ..step import Step, dotted
 from .base import form_of
-from .forms import TreeSkeleton, is_array, is_inexact, key_of, take_tree_apart
+from .forms import TreeSkeleton, is_array, is_inexact, key_of, names_of, take_tree_apart
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,7 +93,7 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
         *jaxpr.invars[first_input:],
     ]
     outs = [*[jaxpr.outvars[i] for i in (*hidden, *other)], *jaxpr.outvars[len(flat_state) :]]
-    names = paths(state, 'state')
+    names = names_of(state, 'state')
     program = Step(
         new_jaxpr(invars, outs, jaxpr.eqns),
         captured,
@@ -156,9 +156,3 @@ def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:
 def _is_float(a: Any) -> bool:
     dtype = a.dtype if hasattr(a, 'dtype') else jnp.result_type(a)
     return jnp.issubdtype(dtype, jnp.inexact)
-
-
-def paths(tree: Any, root: str) -> tuple[Leaf, ...]:
-    """A name for each leaf of a pytree; `root` for one that is its own tree."""
-    keyed = jax.tree_util.tree_leaves_with_path(tree)
-    return tuple(Leaf(tuple(key_of(k) for k in path) or (root,)) for path, _ in keyed)

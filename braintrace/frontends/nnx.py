@@ -133,6 +133,12 @@ class Framework:
     def states_of(self, model: Any) -> dict[tuple, Any]:
         """The variables of a model by path; an error if none of them is hidden."""
         states = variables_of(model)
+        for path, v in states.items():
+            if v.ref or v.hijax:
+                raise NotSupportedError(
+                    f'Variable {dotted(path)} holds a reference (ref=True or hijax=True). Make it '
+                    'an ordinary one: a learner writes it back itself.'
+                )
         if not any(self.role(v, path) == HIDDEN for path, v in states.items()):
             raise CompilationError(
                 '`model` has no variable that `hidden` marks. Keep the recurrent state in '

@@ -76,8 +76,6 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         True
     """
 
-    modulator: Any = None
-
     def __init__(
         self,
         model: Any,
@@ -114,7 +112,6 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         return self.model(*args)
 
     def _signal_input(self, modulator: Any, length: int, window: int) -> Extra:
-        modulator = self.modulator if modulator is None else modulator
         self.rule.check_modulator(modulator)
         return Extra(None, per_step(modulator, length))
 

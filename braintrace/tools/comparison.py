@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..frontends.function import paths
+from ..frontends.forms import names_of
 from ..learn.core import BUDGET, core_of
 from ..learn.options import sequence_length
 from ..learn.stateful import how_to_learn
@@ -259,7 +259,7 @@ def _check_true_gradient(true: np.ndarray) -> None:
 def _as_vector(grads: Any, only: Callable[[tuple], bool]) -> np.ndarray:
     """The chosen gradients as one vector of real numbers, complex ones as their two parts."""
     parts: list[np.ndarray] = []
-    for leaf, array in zip(paths(grads, 'params'), jax.tree.leaves(grads), strict=True):
+    for leaf, array in zip(names_of(grads, 'params'), jax.tree.leaves(grads), strict=True):
         if not jnp.issubdtype(array.dtype, jnp.inexact) or not only(_flat_path(leaf.path)):
             continue
         entries = np.asarray(array).ravel()

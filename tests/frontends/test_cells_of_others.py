@@ -12,7 +12,7 @@ from jax.flatten_util import ravel_pytree
 import braintrace
 from braintrace.frontends.base import form_of
 
-D, H, T, B = 2, 2, 5, 2
+D, H, T, B = 2, 2, 4, 2
 rng = np.random.RandomState(0)
 X, Y = jnp.asarray(rng.randn(T, B, D)), jnp.asarray(rng.randn(T, B, H))
 F = jnp.float64

@@ -14,7 +14,7 @@ from flax import linen, nnx
 
 import braintrace
 
-H, T = 3, 5
+H, T = 3, 4
 rng = np.random.RandomState(0)
 X, Y = jnp.asarray(rng.randn(T, H)), jnp.asarray(rng.randn(T, H))
 ZERO, W = jnp.zeros(H), jnp.asarray(rng.randn(H, H))
