@@ -23,7 +23,7 @@ from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
 from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, Watched, leaves_of
 from .closures import reached_by
-from .forms import Constant, is_inexact
+from .forms import Constant, is_array, is_inexact
 
 # ---- modules as arguments of a step ----
 
@@ -360,9 +360,13 @@ class _Watch:
 
     def now(self) -> Watched:
         if self._found is None or any(_differ(*pair) for pair in self._attributes):
-            nodes = [a for _, a in nnx.iter_graph(self._model) if isinstance(a, nnx.Pytree)]
-            self._attributes = [(vars(a), list(vars(a).values())) for a in nodes]
-            self._found = Watched(variables_of(self._model), nnx.graphdef(self._model))
+            values = [a for _, a in nnx.iter_graph(self._model)]
+            nodes = [vars(a) for a in values if isinstance(a, nnx.Pytree)]
+            self._attributes = [(a, list(a.values())) for a in nodes]
+            # arrays that are no variables become constants of the program
+            bare = [a for a in values if is_array(a) and not isinstance(a, nnx.Variable)]
+            key = nnx.graphdef(self._model), tuple(map(Constant, bare))
+            self._found = Watched(variables_of(self._model), key)
         return self._found
 
 

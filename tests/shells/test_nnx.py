@@ -145,6 +145,13 @@ def test_train_and_eval_are_different_programs():
     assert not np.allclose(quiet, learner(X[0])) and int(net.drop.rngs.count[...]) == 1
 
 
+def test_an_array_that_is_no_variable_may_be_replaced():
+    net, learner, _ = ready('d_rtrl')
+    before = learner(X[0])
+    net.h[...], net.scale = jnp.zeros((B, H)), 2 * net.scale
+    np.testing.assert_allclose(learner(X[0]), 2 * before)
+
+
 @pytest.mark.parametrize('make', [copy.deepcopy, nnx.clone])
 def test_a_copy_is_independent(make):
     _, learner, step = ready('d_rtrl')
