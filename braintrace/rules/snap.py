@@ -196,8 +196,8 @@ class SparseInfluence(BlockCarrier):
         xs = signals, past, every.Phi, every.dys, every.xs
         (new, total), _ = scan(turn, start, xs, window.length)
         same_step = {
-            r: gradient(relation.op, window.operands[r], credit.y[r])
-            for r, relation in enumerate(self.layout.relations)
+            r: gradient(window.ops[r], window.operands[r], credit.y[r])
+            for r in range(len(self.layout.relations))
         }
         from_before = state.weights_to_params(total, window.given.captured, window.params)
         return Contribution(same_step, from_before.params), new if keep else None
