@@ -10,7 +10,7 @@ KEEP = os.access(os.path.dirname(__file__), os.W_OK)
 FEW = 8  # spikes are few if less than one in so many
 
 
-@numba.njit(fastmath=True, cache=KEEP)
+@numba.njit(fastmath=True, nogil=True, cache=KEEP)
 def stored_sums(x, g, out, starts, sums):
     """`sums[l, p] = sum_k x[l % samples, k, i(p)] g[l, k, out[p]]`.
 
