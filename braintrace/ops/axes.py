@@ -19,6 +19,8 @@ import jax.numpy as jnp
 
 from .._jax import Atom
 
+FEW_STATES = 8  # of more, a product of matrices is faster than a sum of states
+
 
 class Axes(NamedTuple):
     """The labels of the axes of x, w and y, one letter for each axis."""
@@ -173,8 +175,10 @@ def outer(op: Op, x: Any, q: jax.Array) -> jax.Array:
 def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
     """`Q e`: every unit takes what it had, `e` of `(states, *trace)`, through its own transition
     `Q` of `(states, states, *y)`."""
+    if len(e) > FEW_STATES:
+        return jnp.einsum(f'RS{op.axes.y},S{op.axes.trace}->R{op.axes.trace}', op.at_y(Q), e)
     Q = _beside(op, op.at_y(Q))
-    # A unit has few states; XLA makes one loop of a sum, but none of a reduction.
+    # XLA makes one loop of a sum, but none of a reduction.
     new: Any = sum(Q[:, a] * e[a] for a in range(len(e)))
     return new
 
