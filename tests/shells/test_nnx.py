@@ -1,6 +1,7 @@
 """A learner of a Flax NNX module that holds its state: every way to drive it gives the same."""
 
 import copy
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -91,9 +92,19 @@ def test_a_learner_is_a_module():
         assert int(learner.steps) == T
 
 
+@nnx.jit
+def train(learner, optimizer, x, y):
+    """A step of a user's own training."""
+    grads, losses = learner.etrace_grad(
+        x[None], y[None], step_fn=lambda x, y: loss(learner(x), y), return_value=True
+    )
+    optimizer.update(learner.model, grads)
+    return losses[0]
+
+
 def test_learning_in_a_loop_and_from_a_stream():
     answers = []
-    for way in ('learn', 'stream'):
+    for way in ('learn', 'stream', 'own'):
         net, learner, step = ready('d_rtrl')
         optimizer = nnx.Optimizer(net, optax.adam(0.1), wrt=nnx.Param)
 
@@ -103,11 +114,14 @@ def test_learning_in_a_loop_and_from_a_stream():
         if way == 'learn':
             losses = learner.etrace_learn(X, Y, step_fn=step, update=update)
         else:
-            live = learner.etrace_stream(step_fn=step, update=update)
+            live = functools.partial(train, learner, optimizer)
+            if way == 'stream':
+                live = learner.etrace_stream(step_fn=step, update=update)
             losses = jnp.stack([live(x, y) for x, y in zip(X, Y, strict=True)])
         assert int(optimizer.step[...]) == T
         answers.append((losses, nnx.state(net), learner.etrace))
-    same(*answers, 0)
+    same(answers[0], answers[1])
+    same(answers[0], answers[2])
 
 
 def test_chunks_and_chosen_weights():
