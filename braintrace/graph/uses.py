@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,8 +30,7 @@ class Use:
     `op` is None where no rule describes it.
 
     Where the use is element by element, w is y: the weight broadcast to the shape it is used in.
-    `meets` is the equation in which it meets data. `links` are the captured variables that hold the
-    op's arrays.
+    `meets` is the equation in which it meets data.
     """
 
     eqn: JaxprEqn
@@ -41,7 +39,6 @@ class Use:
     y: tuple[Var, ...]
     op: Op | None
     meets: JaxprEqn
-    links: tuple[Var, ...] = ()
 
     @property
     def axes(self) -> Axes | None:
@@ -72,7 +69,6 @@ def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
         return 0 if isinstance(a, Literal) else flags.get(a, 0)
 
     const = constants(step)
-    captured = dict(zip(step.captured_vars, step.captured, strict=True))
     eqns: list[JaxprEqn] = []
     uses: list[Use] = []
     for eqn in step.jaxpr.eqns:
@@ -85,7 +81,7 @@ def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
             eqns += [use.eqn for use in made]
             uses += made
         elif weights and f & DATA:
-            uses += _as_operands(eqn, weights, const, captured)
+            uses += _as_operands(eqn, weights, const)
         eqns.append(eqn)
     results = list(step.jaxpr.outvars)
     for k, v in enumerate([*step.hidden_outs, *step.other_outs]):
@@ -95,9 +91,9 @@ def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
             [y] = copy.outvars
             results[k] = y
             uses.append(Use(copy, 0, y, (y,), elementwise(v.aval.shape), copy))
-    inputs = [*captured, *step.jaxpr.invars[len(step.captured) :]]
-    program = new_jaxpr(inputs, results, eqns)
-    return step.with_program(program, tuple(captured.values())), tuple(uses)
+    return step.with_program(new_jaxpr(step.jaxpr.invars, results, eqns), step.captured), tuple(
+        uses
+    )
 
 
 def _takes_each_element(eqn: JaxprEqn, weights: Sequence[int]) -> bool:
@@ -121,11 +117,8 @@ def _element_by_element(eqn: JaxprEqn, weights: Sequence[int]) -> tuple[list[Use
     return uses, eqn
 
 
-def _as_operands(
-    eqn: JaxprEqn, weights: Sequence[int], const: Const, captured: dict[Var, Any]
-) -> list[Use]:
-    """The uses of these operands as the equation's rule describes them. Arrays of an op are
-    captured by the step."""
+def _as_operands(eqn: JaxprEqn, weights: Sequence[int], const: Const) -> list[Use]:
+    """The uses of these operands as the equation's rule describes them."""
     rule = getattr(eqn.primitive, 'op_rule', None) or RULES.get(eqn.primitive.name)
     outs = tuple(v for v in eqn.outvars if is_float(v))
     if not outs:
@@ -133,22 +126,8 @@ def _as_operands(
     uses = []
     for i in weights:
         op = NotImplemented if rule is None else rule(eqn, i, const)
-        if op is NotImplemented:
-            uses.append(Use(eqn, i, eqn.invars[i], outs, None, eqn))
-        else:
-            links = tuple(_captured(a, captured) for a in op.arrays)
-            uses.append(Use(eqn, i, eqn.invars[i], outs, op, eqn, links))
+        uses.append(Use(eqn, i, eqn.invars[i], outs, None if op is NotImplemented else op, eqn))
     return uses
-
-
-def _captured(array: Any, captured: dict[Var, Any]) -> Var:
-    """The variable of an array that the step captures, now if it did not before."""
-    for v, value in captured.items():
-        if value is array:
-            return v
-    new = Var(jax.core.ShapedArray(array.shape, array.dtype))
-    captured[new] = jnp.asarray(array)
-    return new
 
 
 def _as_used(w: Var, shape: tuple[int, ...] | None, near: JaxprEqn) -> JaxprEqn:

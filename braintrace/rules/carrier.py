@@ -26,7 +26,6 @@ from typing import Any, ClassVar
 import jax
 
 from ..engine.window import Window
-from ..ops.axes import Op
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout
 
@@ -59,14 +58,13 @@ class Credit:
 class Entry:
     """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states
     of other kinds (None where they are not float); the number of steps done before; captured values
-    and parameters; the op of each relation."""
+    and parameters."""
 
     hidden: list[Any]
     other: list[Any]
     steps: Any
     captured: Sequence[Any]
     params: Sequence[Any]
-    ops: Sequence[Op]
 
 
 @dataclass
