@@ -55,7 +55,9 @@ What leans on internals, and what breaks if it goes:
 
 from __future__ import annotations
 
+import atexit
 import functools
+import inspect
 import itertools
 import os
 import re
@@ -81,6 +83,7 @@ __all__ = [
     'bind',
     'calls_library_kernel',
     'close_jaxpr',
+    'frames_inside',
     'identity_primitive',
     'is_float',
     'located',
@@ -231,6 +234,8 @@ _LIBRARIES = re.compile(
     r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/'
     rf'|{_HERE}/(ops|nn)/'
 )
+_NOT_THE_USER = re.compile(rf'{_LIBRARIES.pattern}|{_HERE}/|/contextlib.py|/functools.py')
+_OPS = re.compile(rf'/(jax|saiunit)/|{_HERE}/ops/')  # below the layers of a library
 _TRACING = re.compile(
     rf'{_HERE}/(?!ops/|nn/)'
 )  # what runs a user's model, rather than is a part of it
@@ -240,7 +245,23 @@ _KERNELS = ('brainevent.',)  # how the compiled functions of libraries of kernel
 
 def calls_library_kernel(eqn: JaxprEqn) -> bool:
     """Whether an equation calls a kernel that a library has written for some device."""
-    return eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
+    found = eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
+    if found:
+        _wait_at_exit()
+    return found
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    """Let the process wait for what is in flight before it ends. Kernels that call back into
+    Python want the interpreter, which would wait for them forever."""
+    atexit.register(_wait)
+
+
+def _wait() -> None:
+    for a in jax.live_arrays():
+        if not a.is_deleted():
+            a.block_until_ready()
 
 
 def _lines(eqn: JaxprEqn) -> tuple[list, list]:
@@ -256,11 +277,19 @@ def located(eqn: JaxprEqn, around: JaxprEqn | None) -> JaxprEqn:
     return eqn if around is None or _lines(eqn)[1] else eqn.replace(source_info=around.source_info)
 
 
+def frames_inside() -> int:
+    """How many frames above the caller are of this package or of a library that runs it: what to
+    add to the `stacklevel` of a warning that is about the user's line."""
+    caller = inspect.stack(0)[2:]
+    mine = itertools.takewhile(lambda frame: _NOT_THE_USER.search(frame.filename), caller)
+    return sum(1 for _ in mine)
+
+
 def source_line(eqn: JaxprEqn) -> str:
     """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is
     one, or `?`."""
     inside, own = _lines(eqn)
-    own = own or [f for f in inside if not re.search('/(jax|saiunit)/', f[0])] or inside
+    own = own or [f for f in inside if not _OPS.search(f[0])] or inside
     return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
 
 

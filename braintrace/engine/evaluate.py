@@ -29,14 +29,64 @@ Cuts = Mapping[int, frozenset[int]]  # operands, by the number of their equation
 NOTHING: Mapping = MappingProxyType({})
 
 
+class Spared(NamedTuple):
+    """Which samples take part in a step, and which axis of a variable counts them.
+
+    A sample that does not is left out of all derivatives: nothing flows through its states, its
+    inputs and the outputs of its ops. It is evaluated with the values of one that does.
+
+    Args:
+        ok: `(samples,)`, whether each of them takes part.
+        axes: by variable, the axis that counts samples; None where all of it is one sample.
+    """
+
+    ok: Any
+    axes: Mapping[Var, int | None]
+
+    def hold(self, v: Any, a: Any) -> Any:
+        """A value, without derivative where it belongs to a sample that is left out."""
+        if v not in self.axes or not is_inexact(a):
+            return a
+        return jnp.where(self.mask(v, a), a, hold(a))
+
+    def stand_in(self, v: Var, a: Any) -> Any:
+        """A value with that of a sample that takes part in the place of those that do not."""
+        if v not in self.axes:
+            return a
+        axis = self.axes[v]
+        own = jnp.where(jnp.isfinite(a), a, 0) if is_inexact(a) else a
+        if axis is not None:
+            of_other = lax.dynamic_index_in_dim(a, jnp.argmax(self.ok), axis)
+            own = jnp.where(self.ok.any(), of_other, own)
+        return jnp.where(self.mask(v, a), a, hold(own))
+
+    def choose(self, v: Var, new: Any, old: Any) -> Any:
+        """The new value of a state, and the old one of a sample that is left out."""
+        return jnp.where(self.mask(v, new), new, old) if v in self.axes else new
+
+    def mask(self, v: Var, a: Any) -> Any:
+        """`ok` beside a value of this variable."""
+        return along_axis(self.ok, self.axes[v], jnp.ndim(a))
+
+
+def along_axis(flags: Any, axis: int | None, ndim: int) -> Any:
+    """One flag for each sample, `(samples,)`, beside an array with the samples on this axis; None:
+    all of it is one sample."""
+    if axis is None:
+        return flags.reshape((1,) * ndim)
+    return flags.reshape([-1 if k == axis else 1 for k in range(ndim)])
+
+
 class Given(NamedTuple):
-    """What a step starts from: flat leaves, in the order of the step."""
+    """What a step starts from: flat leaves, in the order of the step; and who takes part in it,
+    None for everyone."""
 
     captured: Values
     params: Values
     hidden: Values
     other: Values
     inputs: Values
+    spared: Spared | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,20 +169,34 @@ def evaluate(
     values = Evaluated(dict(zip(step.jaxpr.invars, starting, strict=True)), dict(track.start))
     for v in overrides.fixed & values.plain.keys():
         values.plain[v] = hold(values.plain[v])
+    spared = given.spared
+    if spared is not None:
+        for of in values:
+            of.update({v: spared.stand_in(v, a) for v, a in of.items()})
     for k, eqn in enumerate(step.jaxpr.eqns):
         if not eqn.outvars:
             continue  # an effect: it had its turn in the loop
         made = _apply(program, k, eqn, values.of(eqn.invars), overrides)
         followed = _follow(program, k, eqn, made, values, track)
+        if spared is not None:
+            made = _held(spared, eqn, made)
+            followed = None if followed is None else _held(spared, eqn, followed)
         values.plain.update(zip(eqn.outvars, made, strict=True))
         if followed is not None:
             values.track.update(zip(eqn.outvars, followed, strict=True))
         for v in eqn.outvars:
             if v in track.born:
                 values.track[v] = values.plain[v] + track.born[v]
+                if spared is not None:
+                    values.track[v] = spared.hold(v, values.track[v])
             if v in track.joins and v in values.track:
                 values.plain[v] = values.track.pop(v)
     return values
+
+
+def _held(spared: Spared, eqn: JaxprEqn, made: Values) -> list[Any]:
+    """The outputs of an equation, without derivative for samples that are left out."""
+    return [spared.hold(v, a) for v, a in zip(eqn.outvars, made, strict=True)]
 
 
 def _follow(

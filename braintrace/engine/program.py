@@ -27,7 +27,7 @@ class Program:
         self.layout = layout
         if graded is None:
             graded = [i for i, a in enumerate(self.step.outs) if is_float(a)]
-        self._graded_outs = list(graded)
+        self.graded_outs = list(graded)
         floats = [i for i, v in enumerate(self.step.hidden_vars) if is_float(v)]
         self._graded_hidden = floats if hidden else []
 
@@ -70,10 +70,14 @@ class Program:
         """The step as the body of a loop that also gives the products."""
         return Loop(self.step, self.products)
 
+    def losses(self, outs: Sequence[Any]) -> list[Any]:
+        """The outputs that credit comes from."""
+        return [outs[i] for i in self.graded_outs]
+
     def graded(self, outs: Sequence[Any], hidden: Sequence[Any]) -> list[Any]:
         """What credit comes from: outputs, and new hidden states where they may be read
         directly."""
         return [
-            *[outs[i] for i in self._graded_outs],
+            *[outs[i] for i in self.graded_outs],
             *[hidden[i] for i in self._graded_hidden],
         ]

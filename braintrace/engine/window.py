@@ -15,7 +15,16 @@ from ..graph.sources import weight_program
 from ..graph.uses import Use
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
-from .evaluate import PLAIN, Given, Overrides, Values, combine, evaluate, floats_of
+from .evaluate import (
+    PLAIN,
+    Given,
+    Overrides,
+    Spared,
+    Values,
+    combine,
+    evaluate,
+    floats_of,
+)
 from .factors import Factors
 from .loop import scan
 from .program import Program
@@ -23,14 +32,15 @@ from .program import Program
 
 class Moment(NamedTuple):
     """One step of a window, or all of them with the steps first: what it starts from, and what is
-    known of it
-    already: its products, and what a unit's change comes back as over each detour."""
+    known of it already: its products, what a unit's change comes back as over each detour, and
+    which samples take part."""
 
     hidden: Values
     other: Values
     inputs: Values
     products: Values
     detours: Values = ()
+    ok: Any = ()
 
 
 class Cotangents(NamedTuple):
@@ -68,25 +78,60 @@ class Window:
     Args:
         program: the compiled step.
         given: captured values, parameters and the state at the entry; the inputs have the steps
-            first.
+            first, and so has `given.spared.ok`. A sample that is left out of a step keeps its
+            state, and is left out of all derivatives there.
         length: K.
     """
 
     def __init__(self, program: Program, given: Given, length: int):
-        self.program, self.given, self.length = program, given, length
+        self.program, self.length = program, length
+        self.given = _stand_in(program.step.input_vars, given)
         handed = program.loop.before(given.captured, given.params)
 
         def forward(carry, x):
-            turn = program.loop.body(handed, *carry, x)
-            return (turn.hidden, turn.other), (*carry, turn.outs, turn.wanted)
+            inputs, ok = x
+            start = self._of_others(carry, ok)
+            turn = program.loop.body(handed, *start, inputs)
+            new = self._of_sample(carry, (turn.hidden, turn.other), ok)
+            return new, (*start, turn.outs, turn.wanted)
 
         start = list(given.hidden), list(given.other)
-        (self.hidden, self.other), kept = scan(forward, start, list(given.inputs), length)
+        xs = list(self.given.inputs), self._ok
+        (self.hidden, self.other), kept = scan(forward, start, xs, length)
         self.before, self.before_other, self.outs, self.products = kept
 
     @property
     def layout(self) -> Layout:
         return self.program.layout
+
+    @property
+    def _ok(self) -> Any:
+        """Who takes part, with the steps first; nothing where everyone does."""
+        return () if self.given.spared is None else self.given.spared.ok
+
+    def _spared(self, ok: Any) -> Spared | None:
+        """Who takes part in one step."""
+        spared = self.given.spared
+        return None if spared is None else spared._replace(ok=ok)
+
+    def _of_others(self, state: tuple, ok: Any) -> tuple[list[Any], list[Any]]:
+        """A state as a step is evaluated with it: that of another in the place of a sample that is
+        left out."""
+        spared, step = self._spared(ok), self.program.step
+        if spared is None:
+            return state
+        hidden = [spared.stand_in(*of) for of in zip(step.hidden_vars, state[0], strict=True)]
+        other = [spared.stand_in(*of) for of in zip(step.other_vars, state[1], strict=True)]
+        return hidden, other
+
+    def _of_sample(self, old: tuple, new: tuple, ok: Any) -> tuple[list[Any], list[Any]]:
+        """The state after a step: a sample that is left out keeps its own."""
+        spared, step = self._spared(ok), self.program.step
+        if spared is None:
+            return new
+        hidden = zip(step.hidden_vars, new[0], old[0], strict=True)
+        other = zip(step.other_vars, new[1], old[1], strict=True)
+        return [spared.choose(*of) for of in hidden], [spared.choose(*of) for of in other]
 
     @property
     def params(self) -> Values:
@@ -97,7 +142,7 @@ class Window:
         """All steps, each with what is known of it."""
         detours = [self._comes_back(d) for d in self.program.detours]
         inputs = self.given.inputs
-        return Moment(self.before, self.before_other, inputs, self.products, detours)
+        return Moment(self.before, self.before_other, inputs, self.products, detours, self._ok)
 
     def over_steps(self, f: Callable, *moving: Any) -> Any:
         """`f(moment, *moving of that step)` for all steps at once."""
@@ -106,7 +151,8 @@ class Window:
     def at(self, moment: Moment, params: Values | None = None) -> Given:
         """What one step starts from."""
         params = self.params if params is None else params
-        return Given(self.given.captured, params, moment.hidden, moment.other, moment.inputs)
+        state = moment.hidden, moment.other, moment.inputs
+        return Given(self.given.captured, params, *state, self._spared(moment.ok))
 
     def known(self, moment: Moment) -> Mapping[Var, Any]:
         """The products of one step, by variable."""
@@ -130,6 +176,9 @@ class Window:
         given = self.given._replace(
             hidden=at_k(self.before), other=at_k(self.before_other), inputs=inputs
         )
+        if given.spared is not None:
+            [ok] = at_k([self._ok])
+            given = given._replace(spared=given.spared._replace(ok=ok[None]))
         return Window(self.program, given, 1)
 
     # ---- values inside the steps ----
@@ -227,12 +276,12 @@ class Window:
             turn = self._turn(values['params'], overrides, variables)
             if per_step:
                 ends = jax.vmap(turn)(
-                    (values['hidden'], values['other']), (values['inputs'], added)
+                    (values['hidden'], values['other']), (values['inputs'], added, self._ok)
                 )
                 (hidden, other), outs = ends
             else:
                 start = values['hidden'], values['other']
-                xs = values['inputs'], added
+                xs = values['inputs'], added, self._ok
                 (hidden, other), outs = scan(turn, start, xs, self.length)
             return Cotangents(outs, self._float_hidden(hidden), self._float_other(other))
 
@@ -269,7 +318,8 @@ class Window:
                 combine(dict(zip(of_hidden, hidden, strict=True)), self.given.hidden),
                 combine(dict(zip(of_other, other, strict=True)), self.given.other),
             )
-            (hidden, other), _ = scan(turn, start, (list(self.given.inputs), []), self.length)
+            xs = list(self.given.inputs), [], self._ok
+            (hidden, other), _ = scan(turn, start, xs, self.length)
             return self._float_hidden(hidden), self._float_other(other)
 
         at = self._float_hidden(self.given.hidden), self._float_other(self.given.other)
@@ -277,9 +327,9 @@ class Window:
 
     def _turn(self, params: Values, overrides: Overrides, variables: Sequence[Var]) -> Callable:
         """One step as the body of a loop:
-        `((hidden, other), (inputs, added)) -> (state, graded outputs)`."""
+        `((hidden, other), (inputs, added, ok)) -> (state, graded outputs)`."""
         program, captured = self.program, self.given.captured
-        if overrides is PLAIN and not variables:
+        if overrides is PLAIN and not variables and self.given.spared is None:
             handed = program.loop.before(captured, params)
 
             def plain(state, x):
@@ -289,12 +339,13 @@ class Window:
             return plain
 
         def changed(state, x):
-            inputs, added = x
-            given = Given(captured, params, *state, inputs)
+            inputs, added, ok = x
+            given = Given(captured, params, *state, inputs, self._spared(ok))
             terms = dict(zip(variables, added, strict=True))
             values = evaluate(program, given, overrides=replace(overrides, added=terms))
             hidden, outs = values.of(program.step.hidden_outs), values.of(program.step.outs)
-            return (hidden, values.of(program.step.other_outs)), program.graded(outs, hidden)
+            new = self._of_sample(state, (hidden, values.of(program.step.other_outs)), ok)
+            return new, program.graded(outs, hidden)
 
         return changed
 
@@ -305,3 +356,16 @@ class Window:
     def _float_other(self, leaves: Values) -> list[Any]:
         other = self.program.step.other_vars
         return [a for a, v in zip(leaves, other, strict=True) if is_float(v)]
+
+
+def _stand_in(input_vars: Sequence[Var], given: Given) -> Given:
+    """The inputs as steps are evaluated with them, where samples are left out."""
+    spared = given.spared
+    if spared is None:
+        return given
+
+    def one(ok, inputs):
+        pairs = zip(input_vars, inputs, strict=True)
+        return [spared._replace(ok=ok).stand_in(v, a) for v, a in pairs]
+
+    return given._replace(inputs=jax.vmap(one)(spared.ok, list(given.inputs)))

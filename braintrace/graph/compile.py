@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .._jax import is_float
 from ..errors import CompilationError
 from ..step import Step
 from .analysis import Analysis
@@ -84,6 +85,13 @@ def prepare(
         raise CompilationError(
             'The model has no hidden state, so there is nothing to trace. Pass a recurrent model, '
             'and initialise its states first.'
+        )
+    if not any(is_float(v) for v in step.hidden_vars):
+        pairs = zip(step.hidden, step.hidden_vars, strict=True)
+        names = ', '.join(f'{leaf.name} ({v.aval.dtype})' for leaf, v in pairs)
+        raise CompilationError(
+            f'No hidden state is of a float type: {names}. Nothing can be differentiated through '
+            'them: initialise them as floats.'
         )
     for leaf, old, new in zip(step.hidden, step.hidden_vars, step.hidden_outs, strict=True):
         if (old.aval.shape, old.aval.dtype) != (new.aval.shape, new.aval.dtype):

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from .._jax import frames_inside
+
 
 class DiagnosticLevel(str, Enum):
     """How much a diagnostic matters; warnings and errors also go through `warnings.warn`."""
@@ -79,8 +81,13 @@ class Diagnostics(list):
         self.append(CompilationRecord(kind, DiagnosticLevel.WARNING, message, **where))
 
 
-def emit(records: Iterable[CompilationRecord], stacklevel: int = 3) -> None:
-    """Send what matters through `warnings.warn`."""
-    for r in records:
-        if r.level is not DiagnosticLevel.INFO:
-            warnings.warn(r.message, stacklevel=stacklevel)
+def emit(records: Iterable[CompilationRecord]) -> None:
+    """Send what matters through `warnings.warn`: one warning for a compilation, at the line of the
+    user that led to it."""
+    told = [r.message for r in records if r.level is not DiagnosticLevel.INFO]
+    if not told:
+        return
+    message = told[0]
+    if len(told) > 1:
+        message += f' ({len(told) - 1} more like this: `learner.report.show(2)` tells all.)'
+    warnings.warn(message, stacklevel=2 + frames_inside())

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._jax import trace_context, type_of
+from .._jax import frames_inside, trace_context, type_of
 
 ENTRIES = 32  # of one learner
 OFTEN = 10  # a function that was made anew so many times is probably made in a loop
@@ -73,7 +73,7 @@ class Cache:
                 f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a '
                 'new function in '
                 f'{OFTEN} calls, and each of them compiled. Define it once, outside of the loop.',
-                stacklevel=4,
+                stacklevel=2 + frames_inside(),
             )
 
     def __copy__(self) -> Cache:

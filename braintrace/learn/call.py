@@ -17,7 +17,8 @@ from jax.custom_derivatives import SymbolicZero
 
 from ..engine.evaluate import floats_of, is_inexact
 from ..rules.signals import NO_EXTRA, Extra
-from .core import Carried, Core, Weights
+from .core import KEEP, Core
+from .records import Carried, Weights
 
 
 class Moves(NamedTuple):
@@ -46,7 +47,7 @@ def call(
     weights = weights._replace(captured=_not_differentiated(list(weights.captured)))
     forward = partial(_forward, core, length)
     f: Any
-    if core.signal.linear:
+    if core.signal.linear and core.nonfinite == KEEP:
         # given as its own transpose: JAX turns it back, and what is mapped over samples is summed
         # inside the products
         f = jax.custom_jvp(forward)

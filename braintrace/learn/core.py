@@ -6,62 +6,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..engine.blocks import MOST_STEPS, in_blocks, pick_window
-from ..engine.evaluate import Given
 from ..engine.program import Program
 from ..engine.window import Cotangents, Window
 from ..graph.compile import Graph, without_large_traces
+from ..graph.samples import Samples, find_samples, one_sample
 from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
 from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
 from ..rules.rule import Rule
 from ..rules.signals import NO_EXTRA, Extra, Signal
+from . import nonfinite
 from .progress import advance
+from .records import Block, Carried, Gradients, Outcome, Run, Weights
 
+KEEP, RAISE = 'keep', 'raise'
 BUDGET = 256 * 2**20  # bytes that one block of steps may keep
-
-
-class Weights(NamedTuple):
-    """What stays the same during a run: the values that the step captured, and the parameters; flat
-    leaves."""
-
-    captured: Sequence[Any]
-    params: Sequence[Any]
-
-
-class Carried(NamedTuple):
-    """What goes from one block to the next: the leaves of the model's state, the traces, the number
-    of steps done."""
-
-    hidden: list[Any]
-    other: list[Any]
-    traces: Traces
-    steps: Any
-
-
-class Run(NamedTuple):
-    """How a sequence is run: its length, the steps of a block, whether it stands alone (zero traces
-    before, none wanted after), whether a progress bar is shown."""
-
-    length: int
-    window: int
-    fresh: bool = False
-    progress: bool = False
-
-
-class Gradients(NamedTuple):
-    """What a window adds: gradients of the weights of relations (by number) and of the parameters,
-    credit of the inputs by number, and the traces at its exit if they were wanted."""
-
-    given: Contribution
-    inputs: dict[int, Any]
-    traces: Traces | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +41,7 @@ class Core:
         single_step: whether credit is that of the classical rule; otherwise it is exact inside a
             window.
         budget: bytes that one block of steps may keep.
+        nonfinite: what to do about numbers that are not finite: 'keep', 'skip' or 'raise'.
     """
 
     program: Program
@@ -82,6 +49,7 @@ class Core:
     signal: Signal
     single_step: bool
     budget: int = BUDGET
+    nonfinite: str = KEEP
 
     @property
     def graph(self) -> Graph:
@@ -118,21 +86,21 @@ class Core:
         first.
         """
         if run.fresh:
-            nothing = {**carried.traces, **self.carrier.init()}
-            carried = carried._replace(traces=nothing, steps=jnp.zeros_like(carried.steps))
+            carried = self.with_traces(carried)._replace(steps=jnp.zeros_like(carried.steps))
         alone = run.fresh and run.window >= run.length
 
         def block(state, x):
             (carried, totals), (inputs, cotangents, per_step) = state, x
-            window = self._window(weights, carried, inputs, len(cotangents[0]))
-            here = extra._replace(steps=per_step)
-            made = self._credit(window, carried, cotangents, here, alone=alone, keep=not alone)
-            totals = self._add(totals, made.given)
+            length = len(cotangents[0])
+            here = extra._replace(steps=per_step, weights=cotangents[0])
+            asked = Block(weights, inputs, length, cotangents, here, alone, not alone, True)
+            outcome = self.run(carried, asked)
+            totals = add(totals[0], outcome.params), add(totals[1], outcome.weights)
             if run.progress:
-                advance(window.length, run.length)
-            return (self._after(carried, window, made.traces), totals), window.outs
+                advance(length, run.length)
+            return (outcome.carried, totals), outcome.outs
 
-        start = carried, self._nothing_yet(weights.params)
+        start = carried, self.nothing_yet(weights.params)
         xs = list(inputs), list(cotangents), extra.steps
         (carried, totals), outs = in_blocks(block, start, xs, run.length, run.window)
         return self._to_params(weights, *totals), outs, carried
@@ -144,8 +112,8 @@ class Core:
 
         def block(carried, x):
             inputs, steps = x
-            window = self._window(weights, carried, inputs, len(steps))
-            return self._after(carried, window, self.advance(carried.traces, window)), window.outs
+            outs, carried = self.forward(weights, carried, inputs, len(steps))
+            return carried, outs
 
         xs = list(inputs), jnp.zeros(run.length)
         carried, outs = in_blocks(block, carried, xs, run.length, run.window)
@@ -155,9 +123,8 @@ class Core:
         self, weights: Weights, carried: Carried, inputs: Sequence[Any], length: int
     ) -> tuple[list[Any], Carried]:
         """One window: its outputs, and what is carried on."""
-        window = self._window(weights, carried, inputs, length)
-        traces = self.advance(carried.traces, window)
-        return window.outs, self._after(carried, window, traces)
+        outcome = self.run(carried, Block(weights, inputs, length))
+        return outcome.outs, outcome.carried
 
     def online(
         self,
@@ -172,55 +139,89 @@ class Core:
         """Gradients of the parameters, and of the inputs by number, of one window, by credit of its
         outputs, with the steps first, and of its last hidden state (None for leaves that have
         none)."""
-        window = self._window(weights, carried, inputs, length)
         at_end = [
             h if h is None else jnp.zeros((length, *h.shape), h.dtype).at[-1].set(h)
             for h in at_hidden
         ]
         cotangents = self.program.graded(at_outs, at_end)
-        made = self._credit(window, carried, cotangents, extra, alone=False, keep=False)
-        totals = self._add(self._nothing_yet(weights.params), made.given)
-        return self._to_params(weights, *totals), made.inputs
+        block = Block(weights, inputs, length, cotangents, extra, keep=False)
+        outcome = self.run(carried, block)
+        return self._to_params(weights, outcome.params, outcome.weights), outcome.inputs
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         """The traces of the carrier at the end of a window."""
         return self.carrier.advance(self._own(traces), window)
 
-    def _window(
-        self, weights: Weights, carried: Carried, inputs: Sequence[Any], length: int
-    ) -> Window:
-        given = Given(*weights, carried.hidden, carried.other, inputs)
-        return Window(self.program, given, length)
+    def with_traces(self, carried: Carried) -> Carried:
+        """The same, with zero influence."""
+        return carried._replace(traces={**carried.traces, **self.carrier.init()})
+
+    # ---- one block ----
+
+    def run(self, carried: Carried, block: Block) -> Outcome:
+        """A block of steps, with what the learner does about numbers that are not finite."""
+        window, first = self.attempt(carried, block)
+        if self.nonfinite == KEEP:
+            return first
+        if block.is_loss:
+            first = first._replace(inputs={})
+        losses = self.program.losses(window.outs) if block.is_loss else []
+        after = first.carried.hidden, first.carried.other, first.carried.traces
+        fine = nonfinite.all_finite((after, window.before, first.params, first.weights, losses))
+        if self.nonfinite == RAISE:
+            more = self.counted(carried.skipped, (~fine).astype(jnp.int32))
+            return first._replace(carried=first.carried._replace(skipped=more))
+
+        def with_care(state: tuple[Any, Outcome]) -> tuple[Any, Outcome]:
+            return jnp.array(True), nonfinite.run_with_care(self, carried, block)
+
+        return jax.lax.while_loop(lambda s: ~s[0], with_care, (fine, first))[1]
+
+    def attempt(self, carried: Carried, block: Block, ok: Any = None) -> tuple[Window, Outcome]:
+        """A block of steps as it comes, with the samples that take part in each, `(K, samples)`;
+        None: all of them."""
+        window = self.window(block, carried, ok)
+        if block.cotangents is None:
+            made = Gradients(Contribution(), {}, None)
+            if block.keep:
+                made = made._replace(traces=self.advance(carried.traces, window))
+        else:
+            made = self._credit(window, carried, block)
+        kept = {**carried.traces, **(made.traces or {})}
+        steps = self.counted(carried.steps, window.length)
+        after = Carried(window.hidden, window.other, kept, steps, carried.skipped)
+        totals = self._add(self.nothing_yet(block.weights.params), made.given)
+        return window, Outcome(after, *totals, window.outs, made.inputs)
+
+    def window(self, block: Block, carried: Carried, ok: Any = None) -> Window:
+        """The window of a block."""
+        return Window(self.program, nonfinite.given_of(self, block, carried, ok), block.length)
 
     @staticmethod
-    def _after(carried: Carried, window: Window, traces: Traces | None) -> Carried:
-        kept = {**carried.traces, **(traces or {})}
-        return Carried(window.hidden, window.other, kept, carried.steps + window.length)
+    def counted(count: Any, more: Any) -> Any:
+        """A count that stays at the largest number there is."""
+        most = jnp.iinfo(count.dtype).max
+        return jnp.where(count > most - more, most, count + more).astype(count.dtype)
 
-    def _credit(
-        self,
-        window: Window,
-        carried: Carried,
-        cotangents: Sequence[Any],
-        extra: Extra,
-        *,
-        alone: bool,
-        keep: bool,
-    ) -> Gradients:
-        """What a window adds to the gradient. `alone`: nothing came before; `keep`: the traces go
-        on."""
-        own = self._own(carried.traces)
+    def _credit(self, window: Window, carried: Carried, block: Block) -> Gradients:
+        """What a window adds to the gradient."""
+        own, keep, cotangents, extra = (
+            self._own(carried.traces),
+            block.keep,
+            list(block.cotangents or ()),
+            block.extra,
+        )
         if self.single_step:
             assert isinstance(self.carrier, BlockCarrier)
             step = self.signal.same_step(window, cotangents, carried.traces, extra)
-            before = None if alone else own
+            before = None if block.alone else own
             given, traces = self.carrier.block(before, window, step.credit, carried.steps, keep)
             params = step.params if given.params is None else add(step.params, given.params)
             return Gradients(Contribution(given.weights, params), step.inputs, traces)
-        pulled = window.reverse(Cotangents(outs=list(cotangents)))
+        pulled = window.reverse(Cotangents(outs=cotangents))
         hidden = self.signal.entry(window, cotangents, pulled.hidden, carried.traces)
         given = Contribution()
-        if not alone:
+        if not block.alone:
             given_weights = window.given.captured, window.params
             entry = Entry(hidden, pulled.other, carried.steps, *given_weights)
             given = self.carrier.read(own, entry)
@@ -230,9 +231,24 @@ class Core:
         inputs = {i: a for i, a in enumerate(pulled.inputs) if a is not None}
         return Gradients(Contribution(given.weights, params), inputs, traces)
 
+    @cached_property
+    def samples(self) -> Samples:
+        """What counts as a sample: those of the batch, or the whole step."""
+        found = find_samples(self.graph.analysis)
+        if found.told_apart and None in self.carrier.sample_axes(found).values():
+            return one_sample(self.graph.analysis)
+        return found
+
+    @cached_property
+    def trace_axes(self) -> dict[TraceKey, int | None]:
+        """The axis of samples of the traces of which a sample that is left out keeps its part."""
+        if not self.samples.told_apart:
+            return dict.fromkeys(self._of_carrier)
+        return self.carrier.sample_axes(self.samples)
+
     # ---- sums of gradients ----
 
-    def _nothing_yet(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    def nothing_yet(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         of_params = [jnp.zeros(p.shape, p.dtype) for p in params]
         avals = [r.w_var.aval for r in self.program.layout.relations]
         return of_params, [jnp.zeros(w.shape, w.dtype) for w in avals]
@@ -300,6 +316,7 @@ def core_of(
     graded: Sequence[int] | None = None,
     grade_hidden: bool = False,
     budget: int = BUDGET,
+    nonfinite: str = KEEP,
 ) -> Core:
     """The core of a rule, with settled options, for a graph.
 
@@ -312,7 +329,7 @@ def core_of(
     layout = lay_out(graph, rule.scope(**options), every_state)
     program = Program(layout, graded, grade_hidden)
     carrier, signal = rule.carrier_of(layout, options), rule.signal(layout, **options)
-    return Core(program, carrier, signal, single_step, budget)
+    return Core(program, carrier, signal, single_step, budget, nonfinite)
 
 
 def add(total: Sequence[Any], more: Sequence[Any] | None) -> list[Any]:

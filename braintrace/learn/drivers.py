@@ -11,17 +11,24 @@ import jax.numpy as jnp
 
 from ..frontends.base import PARAM
 from .call import call
-from .core import Run, Weights
 from .data import MultiStepData, first_step, is_wrapped, over_steps
+from .locating import refuse, refuse_losses
 from .options import (
+    check_loss,
     first_of,
+    masked_losses,
     per_step,
+    refuse_bad_mask,
+    refuse_constant,
     sequence_length,
     shapes_of_one_step,
+    split_aux,
     spread_mask,
+    unread,
     weigh,
 )
 from .progress import advance
+from .records import Block, Run, Weights
 from .stateful import Compiled, Learning, build, compile_step, driving, give, take
 
 # ---- one call ----
@@ -46,7 +53,9 @@ def update(learning: Learning, args: tuple, modulator: Any) -> Any:
         return jax.jit(run)
 
     jitted = learning.own.cache.get(('call', core, length), make, lambda _: compiled.lasting)
-    outs, carried = jitted(compiled.weights, take(learning, compiled), inputs, extra)
+    weights, before = compiled.weights, take(learning, compiled)
+    outs, carried = jitted(weights, before, inputs, extra)
+    refuse(core, before, Block(weights, inputs, length), carried)
     give(learning, compiled, carried)
     return model.out_tree.unflatten(outs if several else [a[0] for a in outs])
 
@@ -78,9 +87,11 @@ class Answer(NamedTuple):
 def grad(learning: Learning, sequences: tuple, weights: Mapping, asked: Asked) -> Answer:
     """The online gradient of the loss that `asked.step_fn` gives at each step, block by block."""
     _refuse_wrapped(sequences)
+    refuse_bad_mask(asked.mask)
     learning.how.rule.check_modulator(asked.modulator)
     length = sequence_length(sequences)
     compiled = _of_loss(learning, sequences, asked)
+    _refuse_strangers(learning, compiled, weights)
     core = compiled.core
     loss = core.program.step.outs[0].aval
     steps = core.window_length(asked.window, length)
@@ -88,7 +99,8 @@ def grad(learning: Learning, sequences: tuple, weights: Mapping, asked: Asked) -
 
     def make() -> Callable:
         def gradient(weights, carried, inputs, mask, extra):
-            mask = spread_mask(mask, (length, *loss.shape), loss.dtype)
+            given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
+            inputs = unread(inputs, given)
             cotangents = [weigh(mask, asked.reduction)]
             return core.grad(Weights(*weights), carried, inputs, cotangents, run, extra)
 
@@ -98,8 +110,10 @@ def grad(learning: Learning, sequences: tuple, weights: Mapping, asked: Asked) -
     jitted = learning.own.cache.get(key, make, lambda _: compiled.lasting)
     inputs = _over_time(learning, sequences, length)
     extra = learning.extra(asked.modulator, length, steps)
-    carried = take(learning, compiled)
-    grads, outs, after = jitted(compiled.weights, carried, inputs, asked.mask, extra)
+    weights_now, carried = compiled.weights, take(learning, compiled)
+    grads, outs, after = jitted(weights_now, carried, inputs, asked.mask, extra)
+    block = Block(weights_now, inputs, length, outs[:1], extra, asked.fresh)
+    refuse_losses(core, carried, block, after)
     give(learning, compiled, after, with_traces=not asked.fresh)
     aux = compiled.model.out_tree.unflatten(outs)[1] if asked.has_aux else None
     return Answer(_by_weight(learning, compiled, grads, weights), outs[0], aux)
@@ -127,19 +141,30 @@ def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> Compiled:
             raise ValueError(
                 f'`step_fn` must call the learner once in each step, it did so {here.calls} times.'
             )
+        refuse_constant('step_fn', compiled.core)
         return compiled
 
     return learning.program(key, make)
 
 
 def _one_loss(result: Any, has_aux: bool) -> Any:
-    loss, aux = result if has_aux else (result, None)
-    if jnp.ndim(loss) > 1:
-        raise ValueError(
-            '`step_fn` must return a scalar loss, or one for each sample, '
-            f'got shape {jnp.shape(loss)}.'
-        )
+    loss, aux = split_aux(result, has_aux)
+    check_loss('step_fn', loss)
     return loss, aux
+
+
+def _refuse_strangers(learning: Learning, compiled: Compiled, weights: Mapping) -> None:
+    """Refuse states that neither the model nor the step has as a parameter."""
+    met = {id(h.holder) for h in compiled.model.of_role(PARAM)}
+    for key, s in weights.items():
+        if id(s) in met:
+            continue
+        own = any(s is mine for mine in learning.held().states.values())
+        if not own or learning.framework.role(s) != PARAM:
+            raise ValueError(
+                f'`weights`: the state under {key!r} is no parameter of the model, nor of what '
+                '`step_fn` calls, so it has no gradient. Take them from `learner.param_states`.'
+            )
 
 
 def _by_weight(learning: Learning, compiled: Compiled, grads: list[Any], weights: Mapping) -> Any:
@@ -193,10 +218,12 @@ def grad_by_chunks(
 
         def objective():
             losses, aux = _losses(asked.step_fn(*data), asked.has_aux, chunk)
-            return (losses * weight).sum(), (losses, aux)
+            return masked_losses(losses, weight).sum(), (losses, aux)
 
         return learning.framework.grad(objective, weights)()
 
+    leaves, tree = jax.tree.flatten(sequences)
+    sequences = jax.tree.unflatten(tree, unread(leaves, asked.mask))
     parts = _cut((sequences, weigh(mask, asked.reduction)), length // chunk, chunk)
     grads, (losses, aux) = learning.framework.loop(one, parts)
     total = jax.tree.map(lambda g: g.sum(0), grads)
@@ -204,7 +231,8 @@ def grad_by_chunks(
 
 
 def _losses(result: Any, has_aux: bool, chunk: int) -> tuple[Any, Any]:
-    losses, aux = result if has_aux else (result, jnp.zeros(()))
+    losses, aux = split_aux(result, has_aux)
+    aux = aux if has_aux else jnp.zeros(())
     if jnp.shape(losses) != (chunk,):
         raise ValueError(
             f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape '
@@ -236,6 +264,7 @@ def learn(
 ) -> jax.Array:
     """A gradient, and `update_weights(grads)`, after every `steps` steps; the loss of each step."""
     length = sequence_length(sequences)
+    refuse_bad_mask(asked.mask)
     if asked.mask is not None and jnp.shape(asked.mask)[:1] != (length,):
         raise ValueError(
             f'`mask` has shape {jnp.shape(asked.mask)}, but the sequence has {length} steps.'
@@ -292,7 +321,9 @@ def evolve(learning: Learning, sequences: tuple, step_fn: Callable | None, windo
 
     jitted = learning.own.cache.get(('evolve', core, run), make, lambda _: compiled.lasting)
     inputs = _over_time(learning, sequences, length)
-    outs, carried = jitted(compiled.weights, take(learning, compiled), inputs)
+    weights, before = compiled.weights, take(learning, compiled)
+    outs, carried = jitted(weights, before, inputs)
+    refuse(core, before, Block(weights, inputs, length), carried)
     give(learning, compiled, carried)
     return compiled.model.out_tree.unflatten(outs)
 

@@ -22,18 +22,22 @@ from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
 from ..plan.keys import TraceKey
 from ..rules.carrier import Traces
+from ..rules.options import count
 from ..rules.registry import rule_of
 from ..rules.rule import Rule
 from ..rules.signals import FEEDBACK, Extra
 from .cache import Cache, signature
-from .core import BUDGET, Carried, Core, Weights, core_of
+from .core import BUDGET, KEEP, Core, core_of
+from .nonfinite import check_policy
+from .records import Carried, Weights
+from .shapes import explained
 
 
 @dataclass(frozen=True, eq=False)
 class How:
     """What a user has said about a learner: the rule and its settled options, the kind of credit,
     what to do with control flow, which weights may have a trace, the bytes that a block may
-    keep."""
+    keep, and what to do about numbers that are not finite."""
 
     rule: Rule
     options: dict[str, Any]
@@ -41,6 +45,7 @@ class How:
     policy: ControlFlowPolicy = ControlFlowPolicy()
     traced: Any = 'all'
     budget: int = BUDGET
+    nonfinite: str = KEEP
 
 
 def how_to_learn(
@@ -50,12 +55,26 @@ def how_to_learn(
     policy: ControlFlowPolicy | None = None,
     traced: Any = 'all',
     budget: int = BUDGET,
+    nonfinite: str = KEEP,
 ) -> How:
     """What a user has said, checked."""
     rule = rule_of(rule)
     settled = rule.settle(options)
     single_step = rule.is_single_step(vjp_method)
-    return How(rule, settled, single_step, policy or ControlFlowPolicy(), traced, budget)
+    policy, nonfinite = policy or ControlFlowPolicy(), check_policy(nonfinite)
+    if traced not in ('all', 'marked') and not callable(traced):
+        raise ValueError(
+            "`trace` must be 'all', 'marked', or a function of a parameter's path that says "
+            f'whether it may have a trace, got {traced!r}.'
+        )
+    budget = count('memory_budget', budget)
+    return How(rule, settled, single_step, policy, traced, budget, nonfinite)
+
+
+_REMEDY = (
+    "Initialise the model's states for as many samples as the inputs have (`batch_size=`), or pass "
+    'inputs for as many as the states.'
+)
 
 
 class Compiled(NamedTuple):
@@ -187,7 +206,7 @@ class _Same:
 # ---- compiling ----
 
 
-def compile_step(learning: Learning, inputs: tuple, stacklevel: int = 3) -> Compiled:
+def compile_step(learning: Learning, inputs: tuple) -> Compiled:
     """The program of one call, for inputs of one step like these."""
     settings, moving = learning.framework.surroundings()
     key = 'call', learning.key(settings, (moving, inputs))
@@ -195,7 +214,7 @@ def compile_step(learning: Learning, inputs: tuple, stacklevel: int = 3) -> Comp
     def make() -> Compiled:
         compiled = build(learning, learning.step, moving, inputs, grade_hidden=True)
         if compiled.core.carrier.follows_relations:
-            emit(compiled.core.graph.diagnostics, stacklevel=stacklevel + 2)
+            emit(compiled.core.graph.diagnostics)
         return compiled
 
     return learning.program(key, make)
@@ -224,7 +243,9 @@ def build(
     while True:
         known = framework.states_of(learning.model)
         known |= {('outside', i): s for i, s in enumerate(own.outside)}
-        traced, strangers = framework.trace(step, known, moving, *inputs)
+        hidden = {p: framework.read(s) for p, s in known.items() if framework.role(s) == HIDDEN}
+        with explained(hidden, inputs, _REMEDY):
+            traced, strangers = framework.trace(step, known, moving, *inputs)
         met = {h.path: h.holder for h in traced.held if h.role == PARAM}
         new = [met[path] for path in strangers if path in met]
         if not new:
@@ -241,6 +262,7 @@ def build(
         graded=graded,
         grade_hidden=grade_hidden,
         budget=how.budget,
+        nonfinite=how.nonfinite,
     )
     own.keys |= {str(key): key for key in core.shapes}
     step_as_run = traced.step.with_program(graph.step.jaxpr, graph.step.captured)
@@ -254,14 +276,18 @@ def nothing_learned(compiled: Compiled) -> dict[str, Any]:
     """The memory of a learner that has not made a step."""
     traces = compiled.core.init(compiled.model.read(PARAM))
     named = {str(key): trace for key, trace in traces.items()}
-    return {'steps': jnp.zeros((), jnp.int32), 'traces': named}
+    memory = {'steps': jnp.zeros((), jnp.int32), 'traces': named}
+    if compiled.core.nonfinite != KEEP:
+        memory['skipped'] = jnp.zeros((), jnp.int32)
+    return memory
 
 
 def take(learning: Learning, compiled: Compiled) -> Carried:
     """What is carried into a program: the states of the model, the traces of the learner."""
     memory, core, model = learning.memory.value, compiled.core, compiled.model
     traces = _traces_for(learning, core, model)
-    return Carried(model.read(HIDDEN), model.read(OTHER), traces, memory['steps'])
+    hidden, other = model.read(HIDDEN), model.read(OTHER)
+    return Carried(hidden, other, traces, memory['steps'], memory.get('skipped'))
 
 
 def _traces_for(learning: Learning, core: Core, model: TracedModel) -> Traces:
@@ -283,8 +309,13 @@ def _traces_for(learning: Learning, core: Core, model: TracedModel) -> Traces:
 def _may_begin_anew(learning: Learning, key: TraceKey, old: Any, like: Any) -> None:
     """Refuse to lose what was learned: a trace may only begin if the learner has none, if it has
     made no step, or if the model was initialised again."""
-    steps = learning.memory.value['steps']
+    steps, kept = learning.memory.value['steps'], learning.memory.value['traces']
     inside = isinstance(steps, jax.core.Tracer)
+    if not kept and not inside and jnp.any(steps != 0):
+        raise ValueError(
+            f'The learner has made {int(jnp.max(steps))} steps, but holds no traces: `etrace` was '
+            'emptied. Restore all of it, or call `learner.reset_state()` to begin anew.'
+        )
     if old is None and inside:
         raise ValueError(
             f'`step_fn` traces a weight outside the model ({key}), and the learner has no room for '
@@ -293,7 +324,7 @@ def _may_begin_anew(learning: Learning, key: TraceKey, old: Any, like: Any) -> N
         )
     if old is None or learning.states_were_replaced():
         return
-    if inside or jnp.any(steps != 0):
+    if inside or jnp.any(steps != 0) or jnp.any(old != 0):
         raise ValueError(
             f'The trace {key} is {old.dtype}{list(old.shape)}, and this call needs '
             f'{like.dtype}{list(like.shape)}. To go on with other shapes and forget what was, call '
@@ -307,16 +338,20 @@ def give(
     """Write back what a program carries on."""
     compiled.model.write(HIDDEN, carried.hidden)
     compiled.model.write(OTHER, carried.other)
+    memory = learning.memory.value
+    if carried.skipped is not None:
+        memory = {**memory, 'skipped': carried.skipped}
     if not with_traces:
+        learning.memory.value = memory
         return
     new = {str(key): trace for key, trace in carried.traces.items()}
     # a trace that this program does not advance has no meaning any more; feedback weights
     # keep theirs
-    for text, trace in learning.memory.value['traces'].items():
+    for text, trace in memory['traces'].items():
         if text not in new:
             stays = text in learning.own.keys and learning.own.keys[text].kind == FEEDBACK
             new[text] = trace if stays else jnp.zeros_like(trace)
-    learning.memory.value = {'steps': carried.steps, 'traces': new}
+    learning.memory.value = {**memory, 'steps': carried.steps, 'traces': new}
     learning.remember(compiled)
 
 

@@ -128,6 +128,8 @@ def gradient(op: Op, x: Any, dy: jax.Array) -> jax.Array:
     def all_steps(w: jax.Array) -> jax.Array:
         return jax.vmap(lambda a: op_apply(a, w))(x)
 
+    if all(jnp.issubdtype(a.dtype, jnp.floating) for a in (x, dy)):
+        x = x.astype(dy.dtype)
     _, pull = jax.vjp(all_steps, jnp.zeros(op.w_shape, dy.dtype))
     return pull(dy)[0]
 

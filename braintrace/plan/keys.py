@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
 
 from ..step import Leaf, dotted
 
@@ -50,6 +54,13 @@ class TraceKey:
     def is_of(self, path: tuple) -> bool:
         """Whether the parameter at this path is behind the weight."""
         return any(leaf.path == path for leaf in self.weight)
+
+
+def trace_type(dtype: Any) -> np.dtype:
+    """The type of a trace of values of this one: at least float32, since a trace is a sum of many
+    small steps."""
+    half = jnp.issubdtype(dtype, jnp.floating) and jnp.dtype(dtype).itemsize < 4
+    return np.dtype(np.float32) if half else np.dtype(dtype)
 
 
 def distinct(keys: Iterable[TraceKey]) -> list[TraceKey]:

@@ -19,9 +19,10 @@ from ..graph.compile import Graph
 from ..graph.groups import Group, colour
 from ..graph.index_maps import Maps, along
 from ..graph.relations import Relation
+from ..graph.samples import Samples
 from ..graph.uses import Use
 from . import readers
-from .keys import TraceKey, distinct
+from .keys import TraceKey, distinct, trace_type
 from .self_paths import SelfPaths, find_self_paths, give_whole_diagonal
 
 
@@ -132,6 +133,28 @@ class Layout:
     def relations(self) -> tuple[Relation, ...]:
         return self.graph.relations
 
+    def sample_axis_of_trace(self, relation: int, samples: Samples) -> int | None:
+        """The axis of samples in a trace of a relation's weight, `(states, *trace)`."""
+        r = self.relations[relation]
+        axis = samples.axes.get(r.y_var)
+        label = '' if axis is None else (r.op.kept or r.axes.y)[axis]
+        return 1 + r.axes.trace.index(label) if label and label in r.axes.trace else None
+
+    def sample_axis_of_output(self, relation: int, samples: Samples) -> int | None:
+        """The axis of samples in values `(states, *y)` at a relation's output."""
+        axis = samples.axes.get(self.relations[relation].y_var)
+        return None if axis is None else 1 + axis
+
+    def sample_axis_of_input(self, relation: int, samples: Samples) -> int | None:
+        """The axis of samples in what multiplies a relation's weight, as it is averaged over
+        time."""
+        r = self.relations[relation]
+        if r.op.spread is None:
+            return None if r.x_var is None else samples.axes.get(r.x_var)
+        axis = samples.axes.get(r.y_var)
+        label = '' if axis is None else (r.op.kept or r.axes.y)[axis]
+        return r.axes.x.index(label) if label and label in (r.axes.x or '') else None  # type: ignore[union-attr]
+
     def slots_of(self, group: int) -> list[Slot]:
         """The traces that follow one group."""
         return [s for s in self.slots if s.group == group]
@@ -203,8 +226,8 @@ def _slots(graph: Graph, units: dict[int, Units]) -> tuple[Slot, ...]:
                 if place < len(slots) and slots[place].feeds[-1].relation != i:
                     slots[place] = replace(slots[place], feeds=(*slots[place].feeds, feed))
                 else:
-                    key = TraceKey(weight, g.paths[0])
-                    slots.append(Slot(key, g.index, (feed,), r.trace_shape(), r.w_var.aval.dtype))
+                    key, w = TraceKey(weight, g.paths[0]), r.w_var.aval.dtype
+                    slots.append(Slot(key, g.index, (feed,), r.trace_shape(), trace_type(w)))
     keys = distinct(s.key for s in slots)
     return tuple(replace(s, key=key) for s, key in zip(slots, keys, strict=True))
 

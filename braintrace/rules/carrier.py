@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 import jax
 
 from ..engine.window import Window
+from ..graph.samples import Samples
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout
 
@@ -99,6 +100,12 @@ class Carrier(ABC):
     def advance(self, traces: Traces, window: Window) -> Traces:
         """The traces at the window's exit."""
 
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        """The axis of samples of each trace that goes on by more than derivatives of the window (a
+        decay of its own, an average): None for one without. A sample that is left out of a step
+        keeps its part of these; the others need nothing, since a window leaves it out itself."""
+        return {}
+
 
 class BlockCarrier(Carrier):
     """Has single-step credit as well."""
@@ -150,6 +157,9 @@ class Several(BlockCarrier):
             weights |= given.weights
             kept |= new or {}
         return Contribution(weights), kept if keep else None
+
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        return {key: a for part in self.parts for key, a in part.sample_axes(samples).items()}
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}

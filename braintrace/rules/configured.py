@@ -10,7 +10,7 @@ from .carrier import MULTI_STEP, SINGLE_STEP, Carrier
 from .config import ETraceConfig
 from .d_rtrl import PositionWise
 from .eprop import Filtered
-from .making import everyone, fed_back, position_wise
+from .making import everyone, fed_back, filtered
 from .pp_prop import Factorised
 from .rule import Rule, need_feedback_key
 from .signals import GRADIENT, Signal, guessed_future, modulator
@@ -79,8 +79,7 @@ def _carrier_of_config(
         assert config.sparse_n is not None
         return SparseInfluence(layout, int(config.sparse_n))
     leak = None if config.temporal_recursion == 'jacobian' else config.decay
-    inner = position_wise(layout, trace_dtype, decay=leak)
-    return Filtered(inner, config.kappa) if kind is Filtered else inner
+    return filtered(layout, config.kappa if kind is Filtered else 0.0, trace_dtype, leak)
 
 
 def _signal_of_config(

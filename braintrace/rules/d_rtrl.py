@@ -20,7 +20,9 @@ import numpy as np
 from ..engine.factors import diagonal
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
+from ..graph.samples import Samples
 from ..ops.axes import Op, decay, gradient, outer, read
+from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Feed, Layout, Scope, Slot
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
@@ -138,6 +140,17 @@ class PositionWise(BlockCarrier):
                 new |= self._advance(s, traces, window, back)
         return new
 
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        axes: dict[TraceKey, int | None] = {}
+        for s in self.slots:
+            if self._forgets(s.group):
+                axes |= LastStep(self.layout, s).sample_axes(samples)
+            elif self._table(s) is None:
+                axes[s.key] = self.layout.sample_axis_of_trace(s.relation, samples)
+            else:
+                axes |= TableTrace.sample_axes(s.key, self.layout.relations[s.relation], samples)
+        return axes
+
     def read_slot(self, s: Slot, traces: Traces, lam: jax.Array) -> Any:
         """What credit `lam[state, unit]` gives with one trace: a gradient of the weight."""
         if self._forgets(s.group):
@@ -145,7 +158,7 @@ class PositionWise(BlockCarrier):
         table, at_y = self._table(s), s.feeds[0].at_y(lam)
         if table is not None:
             return table.read(s.key, traces, at_y)
-        return read(self._op(s.relation), at_y, traces[s.key].astype(lam.dtype))
+        return read(self._op(s.relation), *alike(at_y, traces[s.key]))
 
     def _advance(self, s: Slot, traces: Traces | None, window: Window, back: Backwards) -> Traces:
         """The trace of one slot at the end of a window."""
@@ -157,10 +170,11 @@ class PositionWise(BlockCarrier):
             return self._advance_table(s, table, old, window, back)
         new: Any = 0
         if traces is not None:
-            before = traces[s.key].astype(back.Q_entry.dtype)
-            new = decay(self._op(s.relation), s.feeds[0].at_y(back.Q_entry), before)
+            Q, before = alike(s.feeds[0].at_y(back.Q_entry), traces[s.key])
+            new = decay(self._op(s.relation), Q, before)
         for f in s.feeds:
             arrived = self._arrived(f, s.group, window, back)
+            arrived = arrived.astype(trace_type(arrived.dtype))
             new = new + outer(self._op(f.relation), window.operands[f.relation], arrived)
         return {s.key: new.astype(self.dtype or s.dtype)}
 
@@ -193,6 +207,12 @@ class PositionWise(BlockCarrier):
         if r.op.table.size <= self.rows:
             return None
         return TableTrace(r.op, r.op.table, r.y_var.aval.shape, self.rows)
+
+
+def alike(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Two arrays in the more precise of their types."""
+    dtype = jnp.promote_types(a.dtype, b.dtype)
+    return a.astype(dtype), b.astype(dtype)
 
 
 class Backwards(NamedTuple):

@@ -28,10 +28,12 @@ from ..engine.evaluate import is_inexact
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
 from ..graph.analysis import Row
+from ..graph.samples import Samples
 from ..ops.axes import Op, decay, outer, read
+from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Slot
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-from .d_rtrl import PositionWise
+from .d_rtrl import PositionWise, alike
 
 KAPPA = 'kappa'  # the kind of a low-pass
 
@@ -84,6 +86,11 @@ class Filtered(BlockCarrier):
             traces[s.key.of(KAPPA)] = jnp.zeros((len(self._rows(s.group)), *s.shape), s.dtype)
         return traces
 
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        axes = self.inner.sample_axes(samples)
+        low = {s.key.of(KAPPA): axes[s.key] for s in self._slots}
+        return {**axes, **low}
+
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
@@ -133,7 +140,7 @@ class Filtered(BlockCarrier):
         return scan(turn, none, signals, length, reverse=True)
 
     def _read(self, s: Slot, m: jax.Array, lam: jax.Array) -> Any:
-        return read(self._op(s.relation), s.feeds[0].at_y(lam), m.astype(lam.dtype))
+        return read(self._op(s.relation), *alike(s.feeds[0].at_y(lam), m))
 
     def _low_passes(self, traces: Traces | None, window: Window) -> Traces:
         """`m_b = kappa^K m_a + R_0 e_a + sum_j x_j (x) (R_j df_j + kappa^(K-j) df'_j)`, with
@@ -153,8 +160,8 @@ class Filtered(BlockCarrier):
             for s in [s for s in self._slots if s.group == group]:
                 m: Any = 0
                 if traces is not None:
-                    e = traces[s.key].astype(R_entry.dtype)
-                    moved = decay(self._op(s.relation), s.feeds[0].at_y(R_entry), e)
+                    R_at_y, e = alike(s.feeds[0].at_y(R_entry), traces[s.key])
+                    moved = decay(self._op(s.relation), R_at_y, e)
                     m = self.kappa**K * traces[s.key.of(KAPPA)] + moved
                 for f in s.feeds:
                     df = window.factors.slope(f.relation, group, f.unit)

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from ..engine.window import Window
 from ..ops.axes import spread, spread_gradient, spread_shape
+from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 from .random_bits import KEY, Draw, as_key, norm, signs
@@ -43,10 +44,10 @@ class Kronecker(Carrier):
         traces: Traces = {KEY: jax.random.key_data(as_key(self.seed))}
         for u in self.state.uses:
             shape = self.state.size_of_one, *u.y.aval.shape
-            traces[u.key.of(A)] = jnp.zeros(shape, u.y.aval.dtype)
+            traces[u.key.of(A)] = jnp.zeros(shape, trace_type(u.y.aval.dtype))
             if u.op.axes.x is not None:
                 x = spread_shape(u.op, u.use.eqn.invars)
-                traces[u.key.of(U)] = jnp.zeros(x.shape, x.dtype)
+                traces[u.key.of(U)] = jnp.zeros(x.shape, trace_type(x.dtype))
         return traces
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:

@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from ..engine.loop import over_states
 from ..engine.window import Window
+from ..graph.samples import Samples
 from ..ops.axes import spread, spread_gradient, spread_shape
-from ..plan.keys import INPUT, OUTPUT, TraceKey
+from ..plan.keys import INPUT, OUTPUT, TraceKey, trace_type
 from ..plan.layout import Layout, Slot
 from .carrier import Traces
 
@@ -42,10 +43,20 @@ class LastStep:
             of_x, of_f = self._keys(k)
             if relation.axes.x is not None:
                 x = spread_shape(relation.op, relation.use.eqn.invars)
-                traces[of_x] = jnp.zeros(x.shape, x.dtype)
+                traces[of_x] = jnp.zeros(x.shape, trace_type(x.dtype))
             y, states = relation.y_var.aval, self.layout.units[self.slot.group].states
-            traces[of_f] = jnp.zeros((states, *y.shape), y.dtype)
+            traces[of_f] = jnp.zeros((states, *y.shape), trace_type(y.dtype))
         return traces
+
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        """The axes of samples of operand and slope."""
+        axes: dict[TraceKey, int | None] = {}
+        for k, f in enumerate(self.slot.feeds):
+            of_x, of_f = self._keys(k)
+            if self.layout.relations[f.relation].axes.x is not None:
+                axes[of_x] = self.layout.sample_axis_of_input(f.relation, samples)
+            axes[of_f] = self.layout.sample_axis_of_output(f.relation, samples)
+        return axes
 
     def read(self, traces: Traces, lam: jax.Array) -> Any:
         """What credit `lam[state, unit]` of the entry state gives: a gradient of the weight."""
@@ -65,6 +76,8 @@ class LastStep:
             of_x, of_f = self._keys(k)
             x = window.operands[f.relation]
             if x is not None:
-                traces[of_x] = spread(self.layout.relations[f.relation].op, x[-1])
-            traces[of_f] = window.factors.slope(f.relation, self.slot.group, f.unit)[-1]
+                last = spread(self.layout.relations[f.relation].op, x[-1])
+                traces[of_x] = last.astype(trace_type(last.dtype))
+            slope = window.factors.slope(f.relation, self.slot.group, f.unit)[-1]
+            traces[of_f] = slope.astype(trace_type(slope.dtype))
         return traces

@@ -17,7 +17,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from ..engine.window import Window
-from ..plan.keys import TraceKey
+from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 from .whole_state import FloatParam, WholeState
@@ -41,11 +41,11 @@ class LowRank(Carrier):
         return self.state.params(V)
 
     def init(self) -> Traces:
-        n, dtype = self.state.size, self.state.vars[0].aval.dtype
+        n, dtype = self.state.size, trace_type(self.state.vars[0].aval.dtype)
         r = min(self.rank, n)
         traces: Traces = {U: jnp.zeros((n, r), dtype), BOUND: jnp.zeros((), dtype)}
         for p in self.params:
-            traces[p.key] = jnp.zeros((r, *p.var.aval.shape), p.var.aval.dtype)
+            traces[p.key] = jnp.zeros((r, *p.var.aval.shape), trace_type(p.var.aval.dtype))
         return traces
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:

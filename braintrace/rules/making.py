@@ -20,6 +20,7 @@ from .signals import (
     random_feedback,
     square_feedback,
 )
+from .stored import Stored, is_half
 from .uoro import RankOne
 
 
@@ -33,8 +34,23 @@ def position_wise(
     embedding_rows: int | None = None,
     decay: float | None = None,
     **_: Any,
-) -> PositionWise:
-    return PositionWise(layout, everyone(layout), trace_dtype, decay, embedding_rows)
+) -> BlockCarrier:
+    kept = None if is_half(trace_dtype) else trace_dtype
+    return stored(PositionWise(layout, everyone(layout), kept, decay, embedding_rows), trace_dtype)
+
+
+def filtered(
+    layout: Layout, kappa: float, trace_dtype: Any, leak: float | None = None
+) -> BlockCarrier:
+    """Position-wise traces, and their low-pass if there is a kappa."""
+    kept = None if is_half(trace_dtype) else trace_dtype
+    inner = PositionWise(layout, everyone(layout), kept, leak)
+    return stored(Filtered(inner, kappa) if kappa else inner, trace_dtype)
+
+
+def stored(carrier: BlockCarrier, dtype: Any) -> BlockCarrier:
+    """The carrier, with its traces in half precision if that is asked for."""
+    return Stored(carrier, dtype) if is_half(dtype) else carrier
 
 
 def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
@@ -54,7 +70,8 @@ def hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) ->
         factors = (r.x_var.aval.size if r.x_var is not None else 0) + r.y_var.aval.size
         if wish == 'full' or (wish != 'approx' and product <= factors):
             full.add(i)
-    by_product = PositionWise(layout, frozenset(full), trace_dtype)
+    kept = None if is_half(trace_dtype) else trace_dtype
+    by_product = stored(PositionWise(layout, frozenset(full), kept), trace_dtype)
     by_factors = Factorised(layout, everyone(layout) - full, *decays(decay_or_rank))
     return Several(layout, (by_product, by_factors))
 
@@ -67,8 +84,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def eprop(layout: Layout, kappa_filter_decay: float, trace_dtype: Any, **_: Any) -> BlockCarrier:
-    inner = position_wise(layout, trace_dtype)
-    return Filtered(inner, kappa_filter_decay) if kappa_filter_decay else inner
+    return filtered(layout, kappa_filter_decay, trace_dtype)
 
 
 def uoro(layout: Layout, projection_key: Any, projection_eps: float) -> RankOne:

@@ -19,8 +19,9 @@ import jax.numpy as jnp
 
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
+from ..graph.samples import Samples
 from ..ops.axes import Op, gradient, spread, spread_gradient, spread_shape
-from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct
+from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, trace_type
 from ..plan.layout import Feed, Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 
@@ -97,10 +98,11 @@ class Factorised(BlockCarrier):
         traces: Traces = {}
         for r, key in self.inputs.items():
             x = spread_shape(self._op(r), self.layout.relations[r].use.eqn.invars)
-            traces[key] = jnp.zeros(x.shape, x.dtype)
+            traces[key] = jnp.zeros(x.shape, trace_type(x.dtype))
         for key, group, feed in self.own_outputs:
             y = self.layout.relations[feed.relation].y_var.aval
-            traces[key] = jnp.zeros((self.layout.units[group].states, *y.shape), y.dtype)
+            shape = self.layout.units[group].states, *y.shape
+            traces[key] = jnp.zeros(shape, trace_type(y.dtype))
         return traces
 
     def block(
@@ -182,7 +184,7 @@ class Factorised(BlockCarrier):
         K, new = window.length, {}
         for r, key in self.inputs.items():
             x = jax.vmap(partial(spread, self._op(r)))(window.operands[r])
-            late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=x.dtype)
+            late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=traces[key].dtype)
             new[key] = self.decay_x**K * traces[key] + jnp.tensordot(late, x, 1)
         return new
 
@@ -211,6 +213,13 @@ class Factorised(BlockCarrier):
         start = {o.key: traces[o.key] for o in self.own_outputs}
         new, before = scan(turn, start, (D, df), window.length)
         return before, new
+
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        layout = self.layout
+        axes = {key: layout.sample_axis_of_input(r, samples) for r, key in self.inputs.items()}
+        for key, _, feed in self.own_outputs:
+            axes[key] = layout.sample_axis_of_output(feed.relation, samples)
+        return axes
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}

@@ -17,7 +17,7 @@ from ..engine.window import Window
 from ..errors import NotSupportedError
 from ..graph.samples import sample_axes
 from ..ops.axes import outer
-from ..plan.keys import TRACE
+from ..plan.keys import TRACE, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 from .whole_state import FloatParam, SampleState, WholeState
@@ -55,7 +55,8 @@ class Rtrl(Carrier):
 
     def init(self) -> Traces:
         n = self.state.size
-        return {p.key: jnp.zeros((n, *p.var.aval.shape), p.var.aval.dtype) for p in self.params}
+        avals = {p.key: p.var.aval for p in self.params}
+        return {k: jnp.zeros((n, *a.shape), trace_type(a.dtype)) for k, a in avals.items()}
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         lam = jnp.concatenate([a.ravel() for a in self.state.of_entry(entry)])
@@ -88,7 +89,7 @@ class RtrlOfSamples(Carrier):
         traces: Traces = {}
         for u in self.state.uses:
             shape = self.state.size_of_one, *u.op.trace_shape(u.y.aval.shape)
-            traces[u.key] = jnp.zeros(shape, u.use.w.aval.dtype)
+            traces[u.key] = jnp.zeros(shape, trace_type(u.use.w.aval.dtype))
         return traces
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:

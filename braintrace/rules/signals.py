@@ -43,11 +43,13 @@ FEEDBACK = 'feedback'  # the kind of the weights that a signal keeps
 
 
 class Extra(NamedTuple):
-    """What a signal takes from outside: values for the whole run, and values with the steps as
-    first axis."""
+    """What a signal takes from outside: values for the whole run, values with the steps as first
+    axis, and how much the loss of each step, `(K,)` or `(K, samples)`, counts in the objective
+    (None: as its credit says)."""
 
     fixed: Any = None
     steps: Any = None
+    weights: Any = None
 
 
 NO_EXTRA = Extra()
@@ -234,16 +236,28 @@ def modulator(layout: Layout) -> Signal:
                 'set '
                 '`learner.modulator`.'
             )
+        _check_groups(extra.steps, layout)
         inside = same_step(window, cotangents)
         zeros = window.zeros_at(layout.graph.step.hidden_vars)
 
         def one(g: Group, s: Any, columns: bool) -> Any:
-            return spread_modulator(extra.steps, g, s, columns)
+            m = spread_modulator(extra.steps, g, s, columns)
+            return m if extra.weights is None else m * _beside_units(extra.weights, m)
 
         signals = _by_group(layout, zeros, one)
         return StepCredit(inside.params, _credit_of_signals(window, signals), inside.inputs)
 
     return Signal(same_step=in_step)
+
+
+def _check_groups(m: Any, layout: Layout) -> None:
+    """Refuse modulators by group that leave a group out, or name one that is not there."""
+    groups = [g.index for g in layout.graph.groups]
+    if isinstance(m, dict) and set(m) != set(groups):
+        raise ValueError(
+            f'`modulator` has entries for the groups {sorted(m, key=str)}, and the model has '
+            f'{groups}. Give one for each: `learner.report.show()` lists them.'
+        )
 
 
 def spread_modulator(m: Any, group: Group, s: jax.Array, columns: bool) -> jax.Array:
@@ -265,6 +279,14 @@ def spread_modulator(m: Any, group: Group, s: jax.Array, columns: bool) -> jax.A
             f'{group.varshape} of group {group.index}.'
         )
     return jnp.broadcast_to(m, s.shape).astype(s.dtype)
+
+
+def _beside_units(weights: jax.Array, m: jax.Array) -> jax.Array:
+    """The weights of the losses, `(K,)` or `(K, samples)`, beside values at the units
+    `(K, *units)`."""
+    if weights.ndim == 2 and m.shape[1:2] != weights.shape[1:]:
+        weights = weights.sum(1)
+    return weights.reshape(weights.shape + (1,) * (m.ndim - weights.ndim)).astype(m.dtype)
 
 
 Guess = Callable[

@@ -24,6 +24,7 @@ import numpy as np
 from ..engine.loop import scan
 from ..engine.window import Window
 from ..ops.axes import decay, gradient, kept_at, outer, read
+from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .neighbourhoods import Neighbourhoods, Neighbours
@@ -75,7 +76,7 @@ class SparseInfluence(BlockCarrier):
         traces: Traces = {}
         for u, near in self._pairs:
             shape = len(near.units), *u.op.trace_shape(u.y.aval.shape)
-            traces[u.key] = jnp.zeros(shape, u.use.w.aval.dtype)
+            traces[u.key] = jnp.zeros(shape, trace_type(u.use.w.aval.dtype))
         return traces
 
     def _read(self, traces: Traces, lam: jax.Array) -> list[Any]:

@@ -15,10 +15,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..graph.relations import Relation
+from ..graph.samples import Samples
 from ..ops.axes import Op, Table
 from ..plan.keys import TraceKey
 from .carrier import Traces
 
+LATE = 2**30  # a time that is counted no further
 ROW, TIME = 'row', 'time'  # kinds of what is kept beside a trace
 
 
@@ -55,10 +58,18 @@ class TableTrace:
             key.of(TIME): jnp.zeros(places, jnp.int32),
         }
 
+    @staticmethod
+    def sample_axes(key: TraceKey, r: Relation, samples: Samples) -> dict[TraceKey, int | None]:
+        """The axes of samples, if the table's samples are those of the step."""
+        assert r.op.table is not None
+        alone = samples.axes.get(r.y_var) is None or len(r.op.table.batch) > 1
+        axis = None if alone else 0
+        return {key: None if alone else 1, key.of(ROW): axis, key.of(TIME): axis}
+
     def read(self, key: TraceKey, traces: Traces, lam: jax.Array) -> jax.Array:
         """What credit at y, (states, *y), gives with the rows that are there: a gradient of the
         table."""
-        met = jnp.einsum('sbd,sbmd->bmd', self._flat(lam), traces[key].astype(lam.dtype))
+        met = jnp.einsum('sbd,sbmd->bmd', self._flat(lam), traces[key])
         rows = jnp.where(traces[key.of(ROW)] < 0, self.table.size, traces[key.of(ROW)])
         gradient = jnp.zeros((self.table.size, met.shape[-1]), met.dtype)
         return gradient.at[rows].add(met, mode='drop').reshape(self.op.w_shape)
@@ -68,7 +79,7 @@ class TableTrace:
     ) -> Traces:
         """The trace at the end of a window: `Q` takes the old one there, (states, states, *y); step
         k reads the rows of `x[k]`, to which `arrived[k]`, (states, *y), is added."""
-        e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key].astype(Q.dtype))
+        e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key])
         sample = jnp.arange(self._samples)
 
         def turn(carry, at):
@@ -78,14 +89,23 @@ class TableTrace:
             known, real = mine.any(-1), row < self.table.size
             place = jnp.where(known, mine.argmax(-1), time.argmin(-1))
             old = e[:, sample, place]
-            grown = jnp.where(known[:, None], old, 0) + added
+            grown = jnp.where(known[:, None], old, 0) + added.astype(old.dtype)
             e = e.at[:, sample, place].set(jnp.where(real[:, None], grown, old))
             rows = rows.at[sample, place].set(jnp.where(real, row, rows[sample, place]))
             time = time.at[sample, place].set(jnp.where(real, now, time[sample, place]))
             return (e, rows, time, now + 1), None
 
-        times = traces[key.of(TIME)]
+        times = _without_wrapping(traces[key.of(TIME)])
         read_at = jax.vmap(self.table.row)(x).reshape(len(x), self._samples)
         start = e, traces[key.of(ROW)], times, times.max() + 1
         (e, rows, times, _), _ = jax.lax.scan(turn, start, (read_at, self._flat(arrived)))
         return {key: e.astype(traces[key].dtype), key.of(ROW): rows, key.of(TIME): times}
+
+
+def _without_wrapping(times: jax.Array) -> jax.Array:
+    """Times of reading, as ranks once they have become large: only their order counts."""
+
+    def ranks() -> jax.Array:
+        return jnp.argsort(jnp.argsort(times, -1), -1).astype(times.dtype)
+
+    return jax.lax.cond(times.max() > LATE, ranks, lambda: times)

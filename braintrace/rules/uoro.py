@@ -18,7 +18,7 @@ import jax.numpy as jnp
 
 from ..engine.window import Window
 from ..ops.axes import gradient
-from ..plan.keys import TraceKey, distinct
+from ..plan.keys import TraceKey, distinct, trace_type
 from ..plan.layout import Layout
 from .carrier import (
     MULTI_STEP,
@@ -66,9 +66,9 @@ class RankOne(BlockCarrier):
     def init(self) -> Traces:
         traces: Traces = {KEY: jax.random.key_data(as_key(self.seed))}
         for key, v in zip(self._states, self.state.vars, strict=True):
-            traces[key] = jnp.zeros(v.aval.shape, v.aval.dtype)
+            traces[key] = jnp.zeros(v.aval.shape, trace_type(v.aval.dtype))
         for p in self.params:
-            traces[p.key] = jnp.zeros(p.var.aval.shape, p.var.aval.dtype)
+            traces[p.key] = jnp.zeros(p.var.aval.shape, trace_type(p.var.aval.dtype))
         return traces
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
@@ -91,14 +91,15 @@ class RankOne(BlockCarrier):
         r1 = jnp.sqrt((norm(M) + self.eps) / (norm(nu) + self.eps))
         new: Traces = {KEY: jax.random.key_data(key)}
         for state, a, b in zip(self._states, moved, nu, strict=True):
-            new[state] = (r0 * a + r1 * b).astype(a.dtype)
+            new[state] = (r0 * a + r1 * b).astype(traces[state].dtype)
         for p, a, b in zip(self.params, old, M, strict=True):
             new[p.key] = (a / r0 + b / r1).astype(a.dtype)
         return new
 
     def _moved(self, traces: Traces, window: Window) -> list[Any]:
         """`Phi s`."""
-        s = [traces[key] for key in self._states]
+        pairs = zip(self._states, self.state.vars, strict=True)
+        s = [traces[key].astype(v.aval.dtype) for key, v in pairs]
         hidden, other = window.jvp(s[: self.state.hidden], s[self.state.hidden :])
         return [*hidden, *other]
 

@@ -15,7 +15,7 @@ from ..frontends import brainstate as frontend
 from ..frontends.pickling import dumps
 from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
-from ..learn.core import BUDGET, Core
+from ..learn.core import BUDGET, KEEP, Core
 from ..learn.data import MultiStepData, first_step
 from ..learn.options import per_step
 from ..learn.stateful import (
@@ -33,6 +33,7 @@ from ..learn.stateful import (
 from ..plan.keys import TraceKey
 from ..rules.config import ETraceConfig
 from ..rules.configured import of_config
+from ..rules.options import count
 from ..rules.rule import Rule
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
@@ -62,6 +63,14 @@ class Part:
 
     @value.setter
     def value(self, new: Any) -> None:
+        old = self.value
+        new = jnp.asarray(new, old.dtype) if isinstance(new, int | float) else new
+        if (jnp.shape(new), jnp.result_type(new)) != (old.shape, old.dtype):
+            raise ValueError(
+                f'{".".join(self._keys)} is {old.dtype}{list(old.shape)} and cannot become '
+                f'{jnp.result_type(new)}{list(jnp.shape(new))}. Cast it, or compile the learner '
+                'for the shapes it comes from.'
+            )
         self._state.value = _with_entry(self._state.value, self._keys, new)
 
 
@@ -208,7 +217,7 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         already."""
         inputs, learning = first_step(args), self._parts()
         example = Example(jax.tree.map(_shape, inputs))
-        compiled = compile_step(learning, inputs, stacklevel=4)
+        compiled = compile_step(learning, inputs)
         same = self._example == example and not learning.states_were_replaced()
         if same and self._fits(compiled.core):
             return
@@ -235,6 +244,8 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
         """Forget: zero traces, and the count of steps. A new batch size takes effect with the
         model's own states, at the next call."""
+        if batch_size is not None:
+            count('batch_size', batch_size)
         memory, first = self._memory.value, {}
         if self.is_compiled:
             compiled = latest_step(self._parts()) or self.compiled_step()
@@ -245,12 +256,19 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
             if jnp.shape(start) != old.shape[old.ndim - jnp.ndim(start) :]:
                 start = 0  # the model has other shapes by now: the next call makes new ones
             traces[name] = jnp.broadcast_to(start, old.shape).astype(old.dtype)
-        self._memory.value = {'steps': jnp.zeros_like(memory['steps']), 'traces': traces}
+        zeros = {name: jnp.zeros_like(a) for name, a in memory.items() if name != 'traces'}
+        self._memory.value = {**zeros, 'traces': traces}
 
     @property
     def running_index(self) -> Part:
         """The number of steps done."""
         return Part(self._memory, 'steps')
+
+    @property
+    def skipped(self) -> Any:
+        """How many steps of samples were left out because they were not finite, with
+        `nonfinite='skip'`."""
+        return self._memory.value.get('skipped', 0)
 
     @property
     def etrace(self) -> dict[str, Part]:
@@ -334,6 +352,10 @@ class ETraceAlgorithm(Learner):
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
         memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
+            gradient would not be finite after a step keeps those it had, adds nothing, and is
+            counted in `skipped`. With 'raise' an error says which state of which sample it was, in
+            which step.
         config: the rule as an `ETraceConfig` instead of the class's own.
         options: of the rule.
     """
@@ -347,6 +369,7 @@ class ETraceAlgorithm(Learner):
         trace: Any = 'all',
         memory_budget: int = BUDGET,
         config: ETraceConfig | None = None,
+        nonfinite: str = KEEP,
         **options: Any,
     ):
         super().__init__(name=name)
@@ -357,7 +380,7 @@ class ETraceAlgorithm(Learner):
             self.rule = of_config(config)
         self.config, self.model4compile = config, model
         self._said = how_to_learn(
-            self.rule, options, vjp_method, control_flow, trace, memory_budget
+            self.rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
         )
 
     @property

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any
 
 from ..learn import drivers
 from ..learn.drivers import Asked
-from ..learn.options import sequence_length, spread_mask, weigh
+from ..learn.options import masked_losses, sequence_length, spread_mask, weigh
 from ..learn.stateful import Learning
 
 SCHEDULES = ('per_step', 'window', 'sequence_end')
@@ -70,7 +71,8 @@ class SequenceDriverMixin:
             step_fn: `step_fn(*slices) -> loss`, or `(loss, aux)`; it calls the learner once. The
                 loss is a scalar, or one for each sample. A new function is compiled anew, as by
                 `jax.jit`: define it once.
-            mask: weights of the losses, `(T,)` or `(T, batch)`.
+            mask: weights of the losses, `(T,)` or `(T, batch)`. Numbers that are not finite are not
+                read where it is zero.
             chunk_size: give `step_fn` slices of that many steps, to be wrapped in `MultiStepData`;
                 it returns a loss for each step.
             weights: the parameter states to differentiate, by any keys; all of the model's by
@@ -145,7 +147,8 @@ class SequenceDriverMixin:
         length = sequence_length(sequences)
         steps = {'per_step': 1, 'sequence_end': length}.get(schedule)
         if steps is None:
-            steps = min(_window_size(window_size or usual_size), length)
+            size = usual_size if window_size is None else window_size
+            steps = min(_window_size(size), length)
         asked = Asked(
             step_fn, mask, reduction, window=window, progress=progress, modulator=modulator
         )
@@ -168,10 +171,16 @@ class SequenceDriverMixin:
         Returns:
             `live(*data, modulator=None) -> loss`, or `(loss, aux)`.
         """
+        self._learning()
         asked = Asked(step_fn, has_aux=has_aux)
-        step = drivers.stream(self._learning(), self._weights(), asked, update)
+        memory, step = None, None
 
         def live(*data: Any, modulator: Any = None) -> Any:
+            nonlocal memory, step
+            learning = self._learning()
+            if step is None or memory is not learning.memory:  # or it was compiled anew
+                step = drivers.stream(learning, self._weights(), asked, update)
+                memory = learning.memory
             return step(data, modulator)
 
         return live
@@ -206,14 +215,14 @@ def _told(losses: Any, mask: Any, reduction: str, loss_output: str) -> Any:
         return losses
     spread = spread_mask(mask, losses.shape, losses.dtype)
     if loss_output == 'masked':
-        return losses * spread
-    return (losses * weigh(spread, reduction)).sum()
+        return masked_losses(losses, spread)
+    return masked_losses(losses, weigh(spread, reduction)).sum()
 
 
 def _window_size(size: Any) -> int:
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+    if isinstance(size, bool) or not isinstance(size, Integral) or size < 1:
         raise ValueError(
             "`window_size` must be the number of steps between two updates for schedule='window', "
             f'got {size!r}.'
         )
-    return size
+    return int(size)

@@ -15,8 +15,22 @@ from ..frontends.function import TracedFunction, check_arrays, trace
 from ..graph.compile import compile_step
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
-from ..learn.core import BUDGET, Carried, Core, Run, Weights, core_of
-from ..learn.options import first_of, per_step, sequence_length, spread_mask, weigh
+from ..learn.core import BUDGET, KEEP, RAISE, Core, core_of
+from ..learn.locating import refuse, refuse_losses
+from ..learn.options import (
+    check_loss,
+    first_of,
+    per_step,
+    refuse_bad_mask,
+    refuse_constant,
+    refuse_unused,
+    sequence_length,
+    spread_mask,
+    unread,
+    weigh,
+)
+from ..learn.records import Block, Carried, Run, Weights
+from ..learn.shapes import check_time, explained, inputs_for, told
 from ..learn.stateful import how_to_learn
 from ..rules.carrier import Traces
 from ..rules.signals import Extra
@@ -25,11 +39,12 @@ from ..show.report import CompilationReport
 
 class Carry(NamedTuple):
     """What goes on from call to call: the model's state, the traces by name, the number of steps
-    done."""
+    done, and with `nonfinite='skip'` how many steps of samples were left out."""
 
     state: Any
     traces: dict[str, Any]
     steps: Any
+    skipped: Any = None
 
 
 class Compiled(NamedTuple):
@@ -68,6 +83,23 @@ class PureLearner:
     form of the framework's own `grad`: a tree with None for what is constant, as by
     `eqx.filter_grad`, or for NNX a `nnx.State`.
 
+    Args:
+        step: the function.
+        rule: by name, class or configuration, or a `Rule`.
+        params: the parameters; they and what follows are only looked at for their shapes.
+        state: of one step; a carry may have another number of samples.
+        inputs: of one step.
+        vjp_method: 'single-step', the classical rule, or 'multi-step', exact credit inside each
+            window.
+        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
+            path.
+        control_flow: what to do with control flow inside a step.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
+            gradient would not be finite after a step keeps those it had, adds nothing, and is
+            counted in `carry.skipped`. With 'raise' an error says which it was, in which step.
+        options: of the rule.
+
     Example:
         >>> import jax.numpy as jnp, braintrace
         >>> def leaky(p, h, x):
@@ -94,9 +126,12 @@ class PureLearner:
         trace: Any = 'all',
         control_flow: ControlFlowPolicy | None = None,
         memory_budget: int = BUDGET,
+        nonfinite: str = KEEP,
         **options: Any,
     ):
-        self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
+        self._how = how_to_learn(
+            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
+        )
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
         check_arrays(state, 'state')
@@ -146,11 +181,19 @@ class PureLearner:
         def make() -> Compiled:
             f = self._step if loss_fn is None else program
             given = inputs if loss_fn is None else (inputs, targets)
-            traced = trace(f, params, state, *given)
+            with explained(state, given, 'Make a carry for as many: `init(params, state)`.'):
+                traced = trace(f, params, state, *given)
+            refuse_unused(traced.step)
             graph = compile_step(traced.step, policy=how.policy, trace=how.traced)
             graded = None if loss_fn is None else (0,)
             core = core_of(
-                graph, how.rule, how.options, how.single_step, graded=graded, budget=how.budget
+                graph,
+                how.rule,
+                how.options,
+                how.single_step,
+                graded=graded,
+                budget=how.budget,
+                nonfinite=how.nonfinite,
             )
             return Compiled(traced, core)
 
@@ -158,11 +201,14 @@ class PureLearner:
         return self._cache.get(key, make, lambda compiled: compiled.lasting)
 
     def init(self, params: Any, state: Any) -> Carry:
-        """The carry at the beginning: this state, no influence yet."""
-        core = self._compiled(None, params, state, self._example.inputs, ()).core
+        """The carry at the beginning: this state, of any number of samples, no influence yet."""
+        _, _, known, inputs = self._example
+        inputs = inputs_for(state, known, inputs, lambda: self.compiled_step().core)
+        core = self._compiled(None, params, state, inputs, ()).core
         traces = core.init(self._take_apart(params)[0])
         named = {str(key): trace for key, trace in traces.items()}
-        return Carry(state, named, jnp.zeros((), jnp.int32))
+        none = jnp.zeros((), jnp.int32)
+        return Carry(state, named, none, None if core.nonfinite == KEEP else none)
 
     def grad(
         self,
@@ -189,7 +235,8 @@ class PureLearner:
             xs: the inputs, with time as first axis; a tuple if the step takes several.
             targets: further sequences, given to `loss_fn`.
             window: steps in a block, or 'auto'.
-            mask: weights of the losses, `(T,)` or `(T, batch)`.
+            mask: weights of the losses, `(T,)` or `(T, batch)`. Numbers that are not finite are not
+                read where it is zero.
             reduction: 'mean' or 'sum' over the (weighted) losses.
             fresh: the sequence stands alone: it starts from zero traces and leaves none.
             progress: show a progress bar.
@@ -202,7 +249,8 @@ class PureLearner:
             `((grads, losses), carry)`.
         """
         self.rule.check_modulator(modulator)
-        inputs = self._split(xs)
+        refuse_bad_mask(mask)
+        inputs = self._split(xs, carry)
         length = sequence_length([*inputs, *targets])
         leaves, skeleton = self._take_apart(params)
 
@@ -216,8 +264,8 @@ class PureLearner:
                 steps = core.window_length(window, length)
                 run = Run(length, steps, fresh, progress)
                 loss = _only_loss(core)
-                mask = spread_mask(mask, (length, *loss.shape), loss.dtype)
-                data = jax.tree.leaves((inputs, targets))
+                given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
+                data = unread(jax.tree.leaves((inputs, targets)), given)
                 carried = _unpack(compiled, carry)
                 weights, cotangents = compiled.weights(leaves), [weigh(mask, reduction)]
                 grads, [losses], after = core.grad(weights, carried, data, cotangents, run, extra)
@@ -232,6 +280,12 @@ class PureLearner:
         extra = Extra(signal, per_step(modulator, length))
         jitted = self._cache.get(key, make, lambda _: skeleton.lasting)
         (grads, losses), new = jitted(length, leaves, carry, inputs, targets, mask, extra)
+        if self._how.nonfinite == RAISE:
+            data = first_of((inputs, targets))
+            compiled = self._compiled(loss_fn, params, carry.state, *data)
+            data = unread(jax.tree.leaves((inputs, targets)), mask)
+            block = Block(compiled.weights(leaves), data, length, [losses], extra, fresh)
+            refuse_losses(compiled.core, _unpack(compiled, carry), block, new)
         return (skeleton.gradients(grads), losses), new
 
     def evolve(
@@ -239,7 +293,7 @@ class PureLearner:
     ) -> tuple[Any, Carry]:
         """Run over a sequence without a loss: the outputs, and the carry with its traces
         advanced."""
-        inputs = self._split(xs)
+        inputs = self._split(xs, carry)
         length = sequence_length(inputs)
         leaves, skeleton = self._take_apart(params)
 
@@ -257,9 +311,14 @@ class PureLearner:
 
         key = 'evolve', window, skeleton
         jitted = self._cache.get(key, make, lambda _: skeleton.lasting)
-        return jitted(length, leaves, carry, inputs)
+        outs, new = jitted(length, leaves, carry, inputs)
+        if self._how.nonfinite == RAISE:
+            compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
+            block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
+            refuse(compiled.core, _unpack(compiled, carry), block, new)
+        return outs, new
 
-    def _split(self, xs: Any) -> tuple:
+    def _split(self, xs: Any, carry: Carry) -> tuple:
         """The sequences of the step's inputs."""
         n = len(self._example.inputs)
         if n == 1:
@@ -274,6 +333,7 @@ class PureLearner:
                 f'{jax.tree.map(jnp.shape, xs[0])}. Time is the first axis of a sequence; one step '
                 'is a sequence of length 1, `x[None]`.'
             )
+        check_time(xs, carry.state, self._example.inputs, self._example.state)
         return xs
 
 
@@ -290,25 +350,30 @@ def _only_loss(core: Core) -> Any:
             f'`loss_fn` must return one loss, a scalar or one for each sample, got {got} What else '
             'you want to see at each step `evolve` gives as the outputs of the step.'
         )
+    check_loss('loss_fn', outs[0].aval)
+    refuse_constant('loss_fn', core)
     return outs[0].aval
 
 
 def _unpack(compiled: Compiled, carry: Carry) -> Carried:
     """A carry as flat leaves, its traces by key."""
     shapes = compiled.core.shapes
-    wanted = {str(key): (a.shape, a.dtype) for key, a in shapes.items()}
-    if wanted != {name: (a.shape, a.dtype) for name, a in carry.traces.items()}:
-        raise ValueError(
-            '`carry` holds traces of another model, rule or batch size. Make a new one with '
-            '`init(params, state)`.'
-        )
+    by_text = {str(key): a for key, a in shapes.items()}
+    for name in {**by_text, **carry.traces}:
+        needs, has = told(by_text.get(name)), told(carry.traces.get(name))
+        if needs != has:
+            raise ValueError(
+                f'`carry` holds traces of another model, rule or batch size: the trace {name} is '
+                f'{has} there, and this call needs {needs}. Make a new one with '
+                '`init(params, state)`.'
+            )
     hidden, other = compiled.traced.leaves(carry.state)
     traces: Traces = {key: carry.traces[str(key)] for key in shapes}
-    return Carried(hidden, other, traces, carry.steps)
+    return Carried(hidden, other, traces, carry.steps, carry.skipped)
 
 
 def _pack(compiled: Compiled, carried: Carried) -> Carry:
     """The carry of flat leaves, its traces by name."""
     named = {str(key): trace for key, trace in carried.traces.items()}
     state = compiled.traced.state(carried.hidden, carried.other)
-    return Carry(state, named, carried.steps)
+    return Carry(state, named, carried.steps, carried.skipped)

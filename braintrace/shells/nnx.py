@@ -13,7 +13,7 @@ from ..frontends.base import HIDDEN, OTHER, PARAM
 from ..frontends.nnx import Framework, Memory, variables_of
 from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
-from ..learn.core import BUDGET
+from ..learn.core import BUDGET, KEEP
 from ..learn.data import MultiStepData, first_step
 from ..learn.options import per_step
 from ..learn.stateful import (
@@ -49,6 +49,9 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
         memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
+            gradient would not be finite after a step keeps those it had, adds nothing, and is
+            counted in `skipped`. With 'raise' an error says which it was, in which step.
         options: of the rule.
 
     Example:
@@ -86,11 +89,14 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         control_flow: ControlFlowPolicy | None = None,
         trace: Any = 'all',
         memory_budget: int = BUDGET,
+        nonfinite: str = KEEP,
         **options: Any,
     ):
         self.model = model
         self._framework = Framework(hidden)
-        self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
+        self._how = how_to_learn(
+            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
+        )
         self._own = Own()
         self._example: Example | None = None
         self._memory = Memory({'steps': jnp.zeros((), jnp.int32), 'traces': {}})
@@ -126,7 +132,7 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
     def compile_graph(self, *args: Any) -> None:
         """Compile the model for inputs like these, and begin with zero traces."""
         inputs = first_step(args)
-        compiled = compile_step(self._parts(), inputs, stacklevel=4)
+        compiled = compile_step(self._parts(), inputs)
         self._example = Example(jax.tree.map(_shape, inputs))
         self._memory = Memory(nothing_learned(compiled))
         self._parts().remember(compiled)
@@ -182,6 +188,12 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
     def steps(self) -> jax.Array:
         """The number of steps done."""
         return self._memory.value['steps']
+
+    @property
+    def skipped(self) -> Any:
+        """How many steps of samples were left out because they were not finite, with
+        `nonfinite='skip'`."""
+        return self._memory.value.get('skipped', 0)
 
     @property
     def etrace(self) -> dict[str, jax.Array]:

@@ -16,7 +16,8 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
     recurrence is position-wise in one layer.
 
     Args:
-        trace_dtype: the precision the traces are stored in.
+        trace_dtype: the precision the traces are stored in, at least float32 by default. A half
+            type takes three bytes a number: what rounding leaves over is kept in one more.
         trace_limit: bytes that the trace of one weight may take; beyond, it gets its in-window
             gradient and a warning says so.
         embedding_rows: of a larger table, a trace holds so many rows for each sample, the last that

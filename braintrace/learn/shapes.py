@@ -1,0 +1,111 @@
+"""What is said when shapes do not fit together, and how a batch size is found in them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .core import Core
+
+
+@contextlib.contextmanager
+def explained(state: Any, inputs: Any, remedy: str) -> Iterator[None]:
+    """Inside, a step that fails because state and inputs count different samples says so."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        of_state, of_inputs = _leading(state), _leading(inputs)
+        if not of_state or not of_inputs or of_state & of_inputs:
+            raise
+        raise ValueError(
+            f'The step fails for {told(inputs)} as inputs and {told(state)} as state: the number '
+            f'of samples differs, {_list(of_inputs)} and {_list(of_state)}. {remedy}'
+        ) from error
+
+
+def _leading(tree: Any) -> set[int]:
+    """The first axes of arrays with more than one."""
+    return {jnp.shape(a)[0] for a in jax.tree.leaves(tree) if jnp.ndim(a) > 1}
+
+
+def _list(numbers: set[int]) -> str:
+    return ', '.join(map(str, sorted(numbers)))
+
+
+def told(tree: Any) -> str:
+    """The types of all arrays of a tree."""
+    leaves = [_type(a) for a in jax.tree.leaves(tree)]
+    return ', '.join(leaves) or 'nothing'
+
+
+def _type(a: Any) -> str:
+    return f'{jnp.result_type(a)}{list(jnp.shape(a))}'
+
+
+def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
+    """How many axes a state has more than the example, 0 or 1, and its number of samples, if it is
+    the example's with another number of samples; else None."""
+    a, b = jax.tree.leaves(old), jax.tree.leaves(new)
+    found = set()
+    for x, y in zip(a, b, strict=True):
+        more = jnp.ndim(y) - jnp.ndim(x)
+        if jnp.shape(x) == jnp.shape(y):
+            continue
+        rest = jnp.shape(x) if more else jnp.shape(x)[1:]
+        if more not in (0, 1) or jnp.shape(y)[1:] != rest:
+            return None
+        found.add((more, jnp.shape(y)[0]))
+    return found.pop() if len(found) == 1 else None
+
+
+def with_batch(inputs: Any, more: int, size: int, counts_samples: Sequence[bool]) -> Any:
+    """Inputs of one step with this number of samples: on an axis of its own if `more`, else on the
+    first axis of those that count samples there."""
+    leaves, tree = jax.tree.flatten(inputs)
+
+    def one(a: Any, counts: bool) -> jax.ShapeDtypeStruct:
+        rest = jnp.shape(a) if more else jnp.shape(a)[1:]
+        shape = (size, *rest) if counts or more else jnp.shape(a)
+        return jax.ShapeDtypeStruct(shape, jnp.result_type(a))
+
+    made = [one(*of) for of in zip(leaves, counts_samples, strict=True)]
+    return jax.tree.unflatten(tree, made)
+
+
+def inputs_for(state: Any, known: Any, inputs: tuple, core: Callable[[], Core]) -> tuple:
+    """The shapes of one step's inputs for a state, which may have another number of samples than
+    the `known` one that goes with `inputs` and `core`."""
+    structures: list[Any] = [jax.tree.structure(tree) for tree in (state, known)]
+    if structures[0] != structures[1]:
+        raise ValueError(
+            f'`state` has the structure {structures[0]}, and the learner was compiled for '
+            f'{structures[1]}.'
+        )
+    if jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, known):
+        return inputs
+    found = batch_of(known, state)
+    if found is None:
+        raise ValueError(
+            f'`state` is {told(state)}, and the learner was compiled for {told(known)}. Only the '
+            'number of samples may differ: compile a learner for this state.'
+        )
+    axes = core().samples.axes
+    counted = [axes.get(v) == 0 for v in core().program.step.input_vars]
+    return with_batch(inputs, *found, counted)
+
+
+def check_time(inputs: tuple, state: Any, known_inputs: tuple, known_state: Any) -> None:
+    """Refuse sequences without an axis of time, by what one step of the example takes."""
+    states = zip(jax.tree.leaves(state), jax.tree.leaves(known_state), strict=False)
+    more = max([jnp.ndim(a) - jnp.ndim(b) for a, b in states], default=0)
+    leaves, known = jax.tree.leaves(inputs), jax.tree.leaves(known_inputs)
+    for a, b in zip(leaves, known, strict=False):
+        if jnp.ndim(a) - 1 != jnp.ndim(b) + more:
+            raise ValueError(
+                f'`xs` has no time axis, or one too many: an array is {told(a)}, and one step '
+                f'takes {told(b)}. Time is the first axis of a sequence.'
+            )
