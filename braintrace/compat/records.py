@@ -83,7 +83,8 @@ def published(
     module_info: Any = None,
     *,
     mixing: bool = False,
-    sparse: tuple[int, int] | None = None,
+    sparse: int | None = None,
+    limit: int | None = None,
     perturbed: bool = True,
 ) -> ETraceGraph:
     """The view of a compiled graph.
@@ -92,14 +93,15 @@ def published(
         graph: the graph.
         module_info: the record of the model, whose program is that of the graph's step.
         mixing: keep the operations that mix units in the transitions of the groups.
-        sparse: also find the neighbourhoods of SnAp-n: `(n, elements of a Jacobian at most)`.
+        sparse: also find the neighbourhoods of SnAp-n, for this n.
+        limit: how many elements the Jacobian of a group may have in them.
         perturbed: also build the perturbed program.
     """
     states = {} if module_info is None else module_info.states
     analysis, step = graph.analysis, graph.step
     groups = [published_group(analysis, g, states, mixing=mixing) for g in graph.groups]
     if sparse is not None:
-        groups = with_neighbours(analysis, groups, *sparse)
+        groups = with_neighbours(analysis, groups, sparse, limit)
     views = {g.index: g for g in groups}
     relations = [published_relation(analysis, r, views, states) for r in graph.relations]
     added = None

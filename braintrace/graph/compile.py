@@ -13,7 +13,7 @@ from ..step import Step
 from .analysis import Analysis
 from .diagnostics import CompilationRecord, DiagnosticKind, Diagnostics
 from .expand_broadcasts import expand_broadcasts
-from .flags import Trace
+from .flags import Trace, may_trace
 from .flatten import ControlFlowPolicy, flatten
 from .groups import Group, find_groups
 from .relations import Relation, crowded, find_relations
@@ -147,11 +147,11 @@ def _tell_left_out(
 ) -> None:
     with_trace = {source.var for r in relations for source in r.sources}
     for leaf, v in zip(analysis.step.params, analysis.step.param_vars, strict=True):
-        if callable(trace) and not trace(leaf.path) and v not in with_trace:
+        if not may_trace(leaf, trace) and v not in with_trace:
+            by = '`trace`' if leaf.traced else 'its own type'
             diagnostics.info(
                 DiagnosticKind.RELATION_EXCLUDED_BY_USER,
-                f'{leaf.name} is kept out of the traces by `trace`: it gets its in-window '
-                'gradient.',
+                f'{leaf.name} is kept out of the traces by {by}: it gets its in-window gradient.',
                 weight_path=leaf.path,
                 context=(leaf.name,),
             )

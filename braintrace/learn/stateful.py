@@ -22,6 +22,7 @@ from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
 from ..plan.keys import TraceKey
 from ..rules.carrier import Traces
+from ..rules.changed import OnTraces
 from ..rules.registry import rule_of
 from ..rules.rule import Rule
 from ..rules.signals import FEEDBACK, Extra
@@ -32,8 +33,8 @@ from .core import BUDGET, Carried, Core, Weights, core_of
 @dataclass(frozen=True, eq=False)
 class How:
     """What a user has said about a learner: the rule and its settled options, the kind of credit,
-    what to do with control flow, which weights may have a trace, the bytes that a block may
-    keep."""
+    what to do with control flow, which weights may have a trace, the bytes that a block may keep,
+    and what the traces go through after each step."""
 
     rule: Rule
     options: dict[str, Any]
@@ -41,6 +42,7 @@ class How:
     policy: ControlFlowPolicy = ControlFlowPolicy()
     traced: Any = 'all'
     budget: int = BUDGET
+    on_traces: OnTraces | None = None
 
 
 def how_to_learn(
@@ -50,12 +52,18 @@ def how_to_learn(
     policy: ControlFlowPolicy | None = None,
     traced: Any = 'all',
     budget: int = BUDGET,
+    on_traces: OnTraces | None = None,
 ) -> How:
     """What a user has said, checked."""
     rule = rule_of(rule)
     settled = rule.settle(options)
     single_step = rule.is_single_step(vjp_method)
-    return How(rule, settled, single_step, policy or ControlFlowPolicy(), traced, budget)
+    if on_traces is not None and not callable(on_traces):
+        raise TypeError(
+            f'`on_traces` must be a function of the traces, got {type(on_traces).__name__}.'
+        )
+    policy = policy or ControlFlowPolicy()
+    return How(rule, settled, single_step, policy, traced, budget, on_traces)
 
 
 class Compiled(NamedTuple):
@@ -241,6 +249,7 @@ def build(
         graded=graded,
         grade_hidden=grade_hidden,
         budget=how.budget,
+        on_traces=how.on_traces,
     )
     own.keys |= {str(key): key for key in core.shapes}
     step_as_run = traced.step.with_program(graph.step.jaxpr, graph.step.captured)

@@ -94,9 +94,12 @@ class PureLearner:
         trace: Any = 'all',
         control_flow: ControlFlowPolicy | None = None,
         memory_budget: int = BUDGET,
+        on_traces: Callable | None = None,
         **options: Any,
     ):
-        self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
+        self._how = how_to_learn(
+            rule, options, vjp_method, control_flow, trace, memory_budget, on_traces
+        )
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
         check_arrays(state, 'state')
@@ -150,7 +153,13 @@ class PureLearner:
             graph = compile_step(traced.step, policy=how.policy, trace=how.traced)
             graded = None if loss_fn is None else (0,)
             core = core_of(
-                graph, how.rule, how.options, how.single_step, graded=graded, budget=how.budget
+                graph,
+                how.rule,
+                how.options,
+                how.single_step,
+                graded=graded,
+                budget=how.budget,
+                on_traces=how.on_traces,
             )
             return Compiled(traced, core)
 
