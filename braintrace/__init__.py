@@ -82,7 +82,7 @@ _HOME = {
     'shells.nnx': ['NNXLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
-_LEGACY = {
+_OLD_HOME = {
     'shells.version_0_1': ['DiagTruncatedAlgorithm'],
     'compat.version_0_1': [
         'ConvOp',
@@ -103,7 +103,7 @@ _LEGACY = {
         'stop_param_gradients',
     ],
 }  # of 0.1.1
-_LEGACY_HOME = {name: module for module, names in _LEGACY.items() for name in names}
+_LEGACY = {name: module for module, names in _OLD_HOME.items() for name in names}
 
 # Layers live in `braintrace.nn`; here their names only forward.
 _LAYERS = [
@@ -163,9 +163,9 @@ def __getattr__(name: str):
 def _find(name: str):
     if name in _PARTS:
         return _import_module(f'.{name}', __name__)
-    if name in _LEGACY_HOME:
+    if name in _LEGACY:
         _deprecated(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.')
-        return getattr(_import_module(f'.{_LEGACY_HOME[name]}', __name__), name)
+        return getattr(_import_module(f'.{_LEGACY[name]}', __name__), name)
     if name in _LAYERS:
         _deprecated(f'`braintrace.{name}` is `braintrace.nn.{name}`: use it from there.')
         return getattr(_import_module('.nn', __name__), name)
@@ -184,4 +184,4 @@ def _deprecated(message: str) -> None:
 
 
 def __dir__():
-    return sorted({*globals(), *__all__, *_LEGACY_HOME, *_PARTS})
+    return sorted({*globals(), *__all__, *_LEGACY, *_PARTS})

@@ -111,6 +111,7 @@ from .learn.data import (
 )
 from .shells.function import PureLearner as PureLearner
 from .shells.nnx import NNXLearner as NNXLearner
+from .shells.version_0_1 import DiagTruncatedAlgorithm as DiagTruncatedAlgorithm
 from .compat.version_0_1 import (
     ConvOp as ConvOp,
     ETraceGroupState as ETraceGroupState,
@@ -126,6 +127,8 @@ from .compat.version_0_1 import (
     MatMulOp as MatMulOp,
     NonTempParam as NonTempParam,
     SpMatMulOp as SpMatMulOp,
+    general_y2w as general_y2w,
+    stop_param_gradients as stop_param_gradients,
 )
 
 __version__: str

@@ -19,7 +19,7 @@ from .hidden_group import HiddenGroup, published_group, with_neighbours
 from .module_info import ModuleInfo, module_info
 from .perturbation import HiddenPerturbation, perturbation
 from .records import ETraceGraph, published
-from .relation import HiddenParamOpRelation, published_relation
+from .relation import HiddenParamOpRelation, published_relations
 
 _LEARNING = ('ParamState', 'HiddenState', 'HiddenGroupState', 'HiddenTreeState')
 
@@ -110,7 +110,7 @@ def compile_etrace_graph(
         >>> rnn = brainstate.nn.init_all_states(brainstate.nn.ValinaRNNCell(3, 4))
         >>> graph = braintrace.compile_etrace_graph(rnn, jnp.ones(3))
         >>> [(r.path, r.primitive.name) for r in graph.hidden_param_op_relations]
-        [(('W', 'weight'), 'dot_general'), (('W', 'weight'), 'add')]
+        [(('W', 'weight'), 'dot_general')]
     """
     _check_sparse(sparse_n, include_recurrent_mixing)
     info, analysis, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
@@ -191,7 +191,7 @@ def find_hidden_param_op_relations_from_minfo(
     views = {g.index: g for g in hid_path_to_group.values()}
     groups = [g for g in find_groups(analysis, Diagnostics()) if g.index in views]
     relations = find_relations(analysis, groups, Diagnostics())
-    return [published_relation(analysis, r, views, minfo.states) for r in relations]
+    return published_relations(analysis, relations, views, minfo.states)
 
 
 def find_hidden_param_op_relations_from_module(

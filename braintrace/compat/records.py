@@ -11,7 +11,7 @@ from ..graph.diagnostics import CompilationRecord, DiagnosticKind
 from ..step import Step
 from .hidden_group import HiddenGroup, published_group, with_neighbours
 from .perturbation import HiddenPerturbation, perturbation
-from .relation import HiddenParamOpRelation, published_relation
+from .relation import HiddenParamOpRelation, published_relations
 
 if TYPE_CHECKING:
     from ..show.picture import Picture
@@ -53,7 +53,8 @@ class ETraceGraph(NamedTuple):
         return self.module_info.unflatten(self.hidden_perturb.eval_jaxpr(flat, perturb_data))
 
     def weights(self, params: Sequence[Any]) -> list[Any]:
-        """The weight of each relation, `w = phi(theta)`, from the parameter leaves' values."""
+        """The weight of each use in `compiled.relations`, `w = phi(theta)`, from the parameter
+        leaves' values."""
         return self.compiled.weights(params)
 
     def explain(
@@ -103,7 +104,7 @@ def published(
     if sparse is not None:
         groups = with_neighbours(analysis, groups, sparse, limit)
     views = {g.index: g for g in groups}
-    relations = [published_relation(analysis, r, views, states) for r in graph.relations]
+    relations = published_relations(analysis, graph.relations, views, states)
     added = None
     if perturbed:
         program = Traced(step.jaxpr, step.captured)

@@ -92,11 +92,16 @@ def prepare(
                 f'as {new.aval.str_short()}. A hidden state must keep its shape and dtype: cast or '
                 'reshape the new value in the step, or initialise the state accordingly.'
             )
-    analysis = Analysis(*expose(flatten(step, policy, diagnostics, trace), trace))
+    flat = flatten(step, policy, diagnostics, trace)
+    analysis = Analysis(*expose(flat, trace))
     many = crowded(analysis)
     if not many:
         return analysis
-    return Analysis(*expand_broadcasts(analysis.step, analysis.uses, many))
+    apart, uses = expose(flat, trace, shared=False)
+    if len(uses) > len(analysis.uses):  # several uses as one may feed too many units together
+        analysis = Analysis(apart, uses)
+        many = crowded(analysis)
+    return Analysis(*expand_broadcasts(analysis.step, analysis.uses, many)) if many else analysis
 
 
 def assemble(analysis: Analysis, diagnostics: Diagnostics, trace: Trace = 'all') -> Graph:

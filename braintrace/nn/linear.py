@@ -217,7 +217,9 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         if B_init is not None or A_init is not None:
             if 'kernel_init' in kwargs:
                 raise TypeError('`LoRA`: give `kernel_init`, or `A_init` and `B_init`, not both.')
-            factors = iter([ZERO if B_init is None else B_init, lecun_normal if A_init is None else A_init])
+            factors = iter(
+                [ZERO if B_init is None else B_init, lecun_normal if A_init is None else A_init]
+            )
             kwargs['kernel_init'] = lambda shape: init.param(next(factors), shape)
         self.alpha = alpha
         super().__init__(in_features, lora_rank, out_features, base_module=base_module, **kwargs)

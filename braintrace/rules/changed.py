@@ -1,5 +1,4 @@
-"""Traces that go through a function of the user after each step: to clip them, to decay them faster,
-to record them.
+"""Traces that go through a function of the user after each step: to clip them, say.
 
 The influence of a step on its own new state is exact as ever; what is changed is what later steps
 find.
@@ -30,22 +29,22 @@ def changed(carrier: Carrier, on_traces: OnTraces) -> Carrier:
 
 
 @dataclass(frozen=True, eq=False)
-class _Changed:
+class Changed(Carrier):
     """Another carrier, step by step."""
 
     inner: Carrier
     on_traces: OnTraces
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> Layout:  # type: ignore[override]
         return self.inner.layout
 
     @property
-    def follows_relations(self) -> bool:
+    def follows_relations(self) -> bool:  # type: ignore[override]
         return self.inner.follows_relations
 
     @property
-    def whole_sequence(self) -> bool:
+    def whole_sequence(self) -> bool:  # type: ignore[override]
         return self.inner.whole_sequence
 
     def init(self) -> Traces:
@@ -61,8 +60,9 @@ class _Changed:
         return scan(one, traces, jnp.arange(window.length), window.length)[0]
 
     def _through(self, traces: Traces) -> Traces:
-        """The traces as the user wants them."""
-        given = {str(key): trace for key, trace in traces.items()}
+        """The traces as the user wants them; a random key that is kept among them is not one."""
+        floats = [key for key, trace in traces.items() if jnp.issubdtype(trace.dtype, jnp.inexact)]
+        given = {str(key): traces[key] for key in floats}
         got = self.on_traces(dict(given))
         like = {name: (trace.shape, trace.dtype) for name, trace in given.items()}
         if not isinstance(got, dict) or list(got) != list(given):
@@ -77,14 +77,10 @@ class _Changed:
                     f'`on_traces` must keep the trace {name!r} as it is, {dtype}{list(shape)}, '
                     f'got {jnp.result_type(trace)}{list(jnp.shape(trace))}.'
                 )
-        return dict(zip(traces, got.values(), strict=True))
+        return traces | dict(zip(floats, got.values(), strict=True))
 
 
-class Changed(_Changed, Carrier):
-    """Another carrier with multi-step credit, step by step."""
-
-
-class ChangedInBlocks(_Changed, BlockCarrier):
+class ChangedInBlocks(Changed, BlockCarrier):
     """Another carrier with single-step credit, step by step."""
 
     inner: BlockCarrier
