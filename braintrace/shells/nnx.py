@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -49,6 +50,8 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
         memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        on_traces: a function `{name: trace} -> {name: trace}` that the traces go through after each
+            step.
         options: of the rule.
 
     Example:
@@ -86,11 +89,14 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         control_flow: ControlFlowPolicy | None = None,
         trace: Any = 'all',
         memory_budget: int = BUDGET,
+        on_traces: Callable | None = None,
         **options: Any,
     ):
         self.model = model
         self._framework = Framework(hidden)
-        self._how = how_to_learn(rule, options, vjp_method, control_flow, trace, memory_budget)
+        self._how = how_to_learn(
+            rule, options, vjp_method, control_flow, trace, memory_budget, on_traces
+        )
         self._own = Own()
         self._example: Example | None = None
         self._memory = Memory({'steps': jnp.zeros((), jnp.int32), 'traces': {}})
