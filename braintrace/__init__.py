@@ -58,7 +58,8 @@ _HOME = {
     'compat.hidden_group': ['HiddenGroup'],
     'compat.perturbation': ['HiddenPerturbation'],
     'compat.relation': ['HiddenParamOpRelation'],
-    'shells.brainstate': ['ETraceAlgorithm', 'EligibilityTrace'],
+    'shells.brainstate': ['ETraceAlgorithm'],
+    'shells.memory': ['EligibilityTrace'],
     'shells.mapped': ['ETraceVmap'],
     'ops.functions': [
         'conv',
@@ -82,22 +83,28 @@ _HOME = {
     'shells.nnx': ['NNXLearner'],
 }
 _WHERE = {name: module for module, names in _HOME.items() for name in names}
-_LEGACY = [
-    'ConvOp',
-    'ETraceGroupState',
-    'ETraceOp',
-    'ETraceParam',
-    'ETraceState',
-    'ETraceTreeState',
-    'ElemWiseOp',
-    'ElemWiseParam',
-    'FakeETraceParam',
-    'FakeElemWiseParam',
-    'LoraOp',
-    'MatMulOp',
-    'NonTempParam',
-    'SpMatMulOp',
-]  # of 0.1.1
+_OLD_HOME = {
+    'shells.version_0_1': ['DiagTruncatedAlgorithm'],
+    'compat.version_0_1': [
+        'ConvOp',
+        'ETraceGroupState',
+        'ETraceOp',
+        'ETraceParam',
+        'ETraceState',
+        'ETraceTreeState',
+        'ElemWiseOp',
+        'ElemWiseParam',
+        'FakeETraceParam',
+        'FakeElemWiseParam',
+        'LoraOp',
+        'MatMulOp',
+        'NonTempParam',
+        'SpMatMulOp',
+        'general_y2w',
+        'stop_param_gradients',
+    ],
+}  # of 0.1.1
+_LEGACY = {name: module for module, names in _OLD_HOME.items() for name in names}
 
 # Layers live in `braintrace.nn`; here their names only forward.
 _LAYERS = [
@@ -159,7 +166,7 @@ def _find(name: str):
         return _import_module(f'.{name}', __name__)
     if name in _LEGACY:
         _deprecated(f'`braintrace.{name}` belongs to version 0.1.1: weights are traced without it.')
-        return getattr(_import_module('.compat.version_0_1', __name__), name)
+        return getattr(_import_module(f'.{_LEGACY[name]}', __name__), name)
     if name in _LAYERS:
         _deprecated(f'`braintrace.{name}` is `braintrace.nn.{name}`: use it from there.')
         return getattr(_import_module('.nn', __name__), name)

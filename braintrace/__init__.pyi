@@ -70,10 +70,8 @@ from .compat.records import ETraceGraph as ETraceGraph
 from .compat.hidden_group import HiddenGroup as HiddenGroup
 from .compat.perturbation import HiddenPerturbation as HiddenPerturbation
 from .compat.relation import HiddenParamOpRelation as HiddenParamOpRelation
-from .shells.brainstate import (
-    ETraceAlgorithm as ETraceAlgorithm,
-    EligibilityTrace as EligibilityTrace,
-)
+from .shells.brainstate import ETraceAlgorithm as ETraceAlgorithm
+from .shells.memory import EligibilityTrace as EligibilityTrace
 from .shells.mapped import ETraceVmap as ETraceVmap
 from .ops.functions import (
     conv as conv,
@@ -111,6 +109,7 @@ from .learn.data import (
 )
 from .shells.function import PureLearner as PureLearner
 from .shells.nnx import NNXLearner as NNXLearner
+from .shells.version_0_1 import DiagTruncatedAlgorithm as DiagTruncatedAlgorithm
 from .compat.version_0_1 import (
     ConvOp as ConvOp,
     ETraceGroupState as ETraceGroupState,
@@ -126,6 +125,8 @@ from .compat.version_0_1 import (
     MatMulOp as MatMulOp,
     NonTempParam as NonTempParam,
     SpMatMulOp as SpMatMulOp,
+    general_y2w as general_y2w,
+    stop_param_gradients as stop_param_gradients,
 )
 
 __version__: str

@@ -13,11 +13,12 @@ from ._jax import Atom, Jaxpr, Var, run_jaxpr
 class Leaf(NamedTuple):
     """One array of the model: the path the user knows it by, its place inside a pytree value, and
     the states per unit. `columns` > 0 says that the last axis holds that many states of each
-    unit."""
+    unit. `traced` is False for a parameter that its model keeps out of the traces."""
 
     path: tuple
     key: tuple = ()
     columns: int = 0
+    traced: bool = True
 
     @property
     def name(self) -> str:

@@ -160,7 +160,7 @@ MODELS = {
     'bias, gain and scalar': (
         lambda p, h, x: (jnp.tanh(p['s'] * h + p['b'] * x[:, :1] + p['b']), h),
         h,
-        {'s': 'mul', 'b': 'mul add'},
+        {'s': 'mul', 'b': 'mul'},
         [[('state',)]],
         [],
     ),

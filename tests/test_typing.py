@@ -34,10 +34,8 @@ follow_imports = silent
 
 def homes():
     """The public names by the module they are written in, those of 0.1 too."""
-    return {
-        **{module: sorted(names) for module, names in braintrace._HOME.items()},
-        'compat.version_0_1': sorted(braintrace._LEGACY),
-    }
+    tables = braintrace._HOME | braintrace._OLD_HOME
+    return {module: sorted(names) for module, names in tables.items()}
 
 
 def as_imports(module, names):

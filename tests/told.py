@@ -8,8 +8,14 @@ def expected(message):
 
 
 # A gate of brainstate's cells also acts through a matrix, and that part has no trace.
-GATE = expected(r'\S*W(rz|f)\.weight\.\w+ also reaches group \d .*only the direct, position-wise')
+GATE = expected(
+    r'(\S*W(rz|f)\.weight\.\w+( and )?)+ also reaches group \d .*only the direct, position-wise'
+)
 # The reset gate of our GRU acts through a matrix only.
-RESET = expected(r'\S*Wr\.weight\.\w+, used by .*, reaches group \d only through another weight')
+RESET = expected(
+    r'(\S*Wr\.weight\.\w+( and )?)+, used by .*, reaches group \d only through another weight'
+)
 # What stands in front of the weights of a cell.
-IN_FRONT = expected(r'(embed|norm)\.weight\S*, used by .*, reaches .* only through another weight')
+IN_FRONT = expected(
+    r'((embed|norm)\.weight\S*( and )?)+, used by .*, reaches .* only through another weight'
+)

@@ -19,7 +19,7 @@ from .hidden_group import HiddenGroup, published_group, with_neighbours
 from .module_info import ModuleInfo, module_info
 from .perturbation import HiddenPerturbation, perturbation
 from .records import ETraceGraph, published
-from .relation import HiddenParamOpRelation, published_relation
+from .relation import HiddenParamOpRelation, published_relations
 
 _LEARNING = ('ParamState', 'HiddenState', 'HiddenGroupState', 'HiddenTreeState')
 
@@ -110,24 +110,25 @@ def compile_etrace_graph(
         >>> rnn = brainstate.nn.init_all_states(brainstate.nn.ValinaRNNCell(3, 4))
         >>> graph = braintrace.compile_etrace_graph(rnn, jnp.ones(3))
         >>> [(r.path, r.primitive.name) for r in graph.hidden_param_op_relations]
-        [(('W', 'weight'), 'dot_general'), (('W', 'weight'), 'add')]
+        [(('W', 'weight'), 'dot_general')]
     """
-    sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
+    _check_sparse(sparse_n, include_recurrent_mixing)
     info, analysis, diagnostics = _extract(model, model_args, model_kwargs, control_flow, trace)
     graph = published(
         assemble(analysis, diagnostics, trace),
         info,
         mixing=include_recurrent_mixing,
-        sparse=sparse,
+        sparse=sparse_n,
+        limit=snap_max_jacobian_elements,
         perturbed=include_hidden_perturb,
     )
     emit(graph.diagnostics)
     return graph
 
 
-def _sparse(sparse_n: int | None, limit: int, mixing: bool) -> tuple[int, int] | None:
+def _check_sparse(sparse_n: int | None, mixing: bool) -> None:
     if sparse_n is None:
-        return None
+        return
     if isinstance(sparse_n, bool) or not isinstance(sparse_n, int):
         raise TypeError(f'`sparse_n` must be an int, got {sparse_n!r}.')
     if sparse_n < 1:
@@ -137,7 +138,6 @@ def _sparse(sparse_n: int | None, limit: int, mixing: bool) -> tuple[int, int] |
             '`sparse_n` needs include_recurrent_mixing=True: without the mixing operations units '
             'have no neighbours.'
         )
-    return sparse_n, limit
 
 
 def _analysis(minfo: ModuleInfo) -> Analysis:
@@ -153,14 +153,14 @@ def find_hidden_groups_from_minfo(
     descended_hidden_paths: frozenset = frozenset(),
 ) -> tuple[list[HiddenGroup], dict[tuple, HiddenGroup]]:
     """The hidden groups of an extracted model, and the group of each hidden path."""
-    sparse = _sparse(sparse_n, snap_max_jacobian_elements, include_recurrent_mixing)
+    _check_sparse(sparse_n, include_recurrent_mixing)
     analysis = _analysis(minfo)
     groups = [
         published_group(analysis, g, minfo.states, mixing=include_recurrent_mixing)
         for g in find_groups(analysis, Diagnostics())
     ]
-    if sparse is not None:
-        groups = with_neighbours(analysis, groups, *sparse)
+    if sparse_n is not None:
+        groups = with_neighbours(analysis, groups, sparse_n, snap_max_jacobian_elements)
     return groups, {p: g for g in groups for p in g.hidden_paths}
 
 
@@ -191,7 +191,7 @@ def find_hidden_param_op_relations_from_minfo(
     views = {g.index: g for g in hid_path_to_group.values()}
     groups = [g for g in find_groups(analysis, Diagnostics()) if g.index in views]
     relations = find_relations(analysis, groups, Diagnostics())
-    return [published_relation(analysis, r, views, minfo.states) for r in relations]
+    return published_relations(analysis, relations, views, minfo.states)
 
 
 def find_hidden_param_op_relations_from_module(

@@ -3,6 +3,7 @@ them directly."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import jax
@@ -50,6 +51,17 @@ class ETraceGraphExecutor:
             control_flow=control_flow,
         )
         self._graph: ETraceGraph | None = None
+
+    def of(self, model: Any, graph: ETraceGraph | None = None) -> ETraceGraphExecutor:
+        """An executor like this one of another model, and its graph if that is known."""
+        other = copy.copy(self)
+        other.model, other._graph = model, graph
+        return other
+
+    @property
+    def control_flow(self) -> ControlFlowPolicy | None:
+        """What is done with control flow inside a step, if that was said."""
+        return self._how['control_flow']
 
     @property
     def graph(self) -> ETraceGraph:

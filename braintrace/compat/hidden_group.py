@@ -167,15 +167,15 @@ def published_group(
 
 
 def with_neighbours(
-    analysis: Analysis, groups: Sequence[HiddenGroup], n: int, limit: int
+    analysis: Analysis, groups: Sequence[HiddenGroup], n: int, limit: int | None = None
 ) -> list[HiddenGroup]:
     """The groups with the neighbourhoods of SnAp-n, whose blocks of the Jacobian may have `limit`
-    elements."""
+    elements if there is one."""
     structure, done = Structure(analysis), []
     for g in groups:
         g = g._replace(snap=structure.neighbours(g.hidden_invars, g.hidden_outvars, g.varshape, n))
         size = int(np.prod(g.varshape)) * g.trace_state_width**2
-        if size > limit:
+        if limit is not None and size > limit:
             raise NotSupportedError(
                 f'sparse_n={n}: the Jacobian of hidden group {g.index} would have {size} elements '
                 'in the neighbourhoods of its units, more than snap_max_jacobian_elements='

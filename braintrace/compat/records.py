@@ -11,7 +11,7 @@ from ..graph.diagnostics import CompilationRecord, DiagnosticKind
 from ..step import Step
 from .hidden_group import HiddenGroup, published_group, with_neighbours
 from .perturbation import HiddenPerturbation, perturbation
-from .relation import HiddenParamOpRelation, published_relation
+from .relation import HiddenParamOpRelation, published_relations
 
 if TYPE_CHECKING:
     from ..show.picture import Picture
@@ -53,7 +53,8 @@ class ETraceGraph(NamedTuple):
         return self.module_info.unflatten(self.hidden_perturb.eval_jaxpr(flat, perturb_data))
 
     def weights(self, params: Sequence[Any]) -> list[Any]:
-        """The weight of each relation, `w = phi(theta)`, from the parameter leaves' values."""
+        """The weight of each use in `compiled.relations`, `w = phi(theta)`, from the parameter
+        leaves' values."""
         return self.compiled.weights(params)
 
     def explain(
@@ -83,7 +84,8 @@ def published(
     module_info: Any = None,
     *,
     mixing: bool = False,
-    sparse: tuple[int, int] | None = None,
+    sparse: int | None = None,
+    limit: int | None = None,
     perturbed: bool = True,
 ) -> ETraceGraph:
     """The view of a compiled graph.
@@ -92,16 +94,17 @@ def published(
         graph: the graph.
         module_info: the record of the model, whose program is that of the graph's step.
         mixing: keep the operations that mix units in the transitions of the groups.
-        sparse: also find the neighbourhoods of SnAp-n: `(n, elements of a Jacobian at most)`.
+        sparse: also find the neighbourhoods of SnAp-n, for this n.
+        limit: how many elements the Jacobian of a group may have in them.
         perturbed: also build the perturbed program.
     """
     states = {} if module_info is None else module_info.states
     analysis, step = graph.analysis, graph.step
     groups = [published_group(analysis, g, states, mixing=mixing) for g in graph.groups]
     if sparse is not None:
-        groups = with_neighbours(analysis, groups, *sparse)
+        groups = with_neighbours(analysis, groups, sparse, limit)
     views = {g.index: g for g in groups}
-    relations = [published_relation(analysis, r, views, states) for r in graph.relations]
+    relations = published_relations(analysis, graph.relations, views, states)
     added = None
     if perturbed:
         program = Traced(step.jaxpr, step.captured)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, overload
 from .._jax import Jaxpr, Primitive, Var, run_jaxpr
 from ..graph.analysis import Analysis
 from ..graph.index_maps import Maps
-from ..graph.relations import Relation, connected
+from ..graph.relations import Relation, connected, products_of_biases
 from ..graph.uses import Use
 from ..ops.axes import Axes, Op
 from .hidden_group import HiddenGroup
@@ -16,7 +16,7 @@ from .hidden_group import HiddenGroup
 
 class HiddenParamOpRelation(NamedTuple):
     """`y = op(x, w)`, where `w = phi(theta)` and y feeds the units of one or more hidden groups
-    position by position.
+    position by position. A bias that is added to y belongs to it.
 
     `axes` labels the axes of x, w and y. `maps[g]` says for each element of y which unit of group
     `g` it feeds (-1 for none); it has several maps where an element feeds several units.
@@ -132,20 +132,46 @@ class _Tails(Sequence):
         return self._analysis.along([seed], [r.y_var], r.groups[i].outvars).jaxpr
 
 
-def published_relation(
+def published_relations(
     analysis: Analysis,
-    relation: Relation,
+    relations: Sequence[Relation],
+    groups: Mapping[int, HiddenGroup],
+    states: Mapping[tuple, Any],
+) -> list[HiddenParamOpRelation]:
+    """The views of relations, one for each op: a product and the bias that is added to it.
+
+    `groups` has the views of the groups by index, `states` the state objects by path.
+    """
+    by_use = {analysis.uses.index(r.use): r for r in relations}
+    ops: dict[int, list[Relation]] = {u: [r] for u, r in by_use.items()}
+    for bias, product in products_of_biases(analysis).items():
+        if bias in ops and product in ops and _alike(by_use[bias], by_use[product]):
+            ops[product] += ops.pop(bias)
+    return [_published(analysis, parts, groups, states) for parts in ops.values()]
+
+
+def _alike(a: Relation, b: Relation) -> bool:
+    """Whether two relations feed the same groups."""
+    return [g.index for g in a.groups] == [g.index for g in b.groups]
+
+
+def _published(
+    analysis: Analysis,
+    parts: Sequence[Relation],
     groups: Mapping[int, HiddenGroup],
     states: Mapping[tuple, Any],
 ) -> HiddenParamOpRelation:
-    """The view of a relation; `groups` has the views of the groups by index, `states` the state
-    objects by path."""
-    use, sources = relation.use, relation.sources
+    """The view of the relations of one op: the first is the product, if there is one."""
+    relation, *biases = parts
+    use, sources = relation.use, [source for r in parts for source in r.sources]
     seed = analysis.seed_of(use)
     keys: list[str] = []
-    for source in sources:
-        key = str(source.leaf.key[-1]) if source.leaf.key else 'weight'
-        keys.append(key if key not in keys else f'{key}_{len(keys)}')
+    for r in parts:
+        for source in r.sources:
+            usual = 'bias' if r in biases else 'weight'
+            key = str(source.leaf.key[-1]) if source.leaf.key else usual
+            keys.append(key if key not in keys else f'{key}_{len(keys)}')
+    paths = [source.leaf.path for source in sources]
 
     def table(column: Iterable[Any]) -> dict[str, Any]:
         return dict(zip(keys, column, strict=True))
@@ -164,9 +190,9 @@ def published_relation(
             for path, new in reached
         },
         trainable_vars=table(source.var for source in sources),
-        trainable_paths=table(relation.paths),
+        trainable_paths=table(paths),
         trainable_leaf_indices=table(source.index for source in sources),
-        trainable_param_states=table(states.get(path) for path in relation.paths),
+        trainable_param_states=table(states.get(path) for path in paths),
         trainable_processing_chains=table(source.chain for source in sources),
         name=f'{relation.number}:{relation.name}',
         use=use,

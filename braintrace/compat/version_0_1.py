@@ -9,12 +9,13 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
-import brainstate
 import jax
 import jax.numpy as jnp
 
+from ..frontends.brainstate import brainstate
 from ..ops.functions import conv, lora_matmul, matmul, sparse_matmul
-from ..ops.marker import marked, untraced
+from ..ops.marker import marked, stopped, untraced
+from ..ops.marker import stop_param_gradients as stop_param_gradients
 
 ETraceState = brainstate.HiddenState
 ETraceGroupState = brainstate.HiddenGroupState
@@ -27,7 +28,8 @@ def identity(w: Any) -> Any:
 
 
 class ETraceGrad(str, Enum):
-    """How a parameter of 0.1.1 asked for its gradient; nothing depends on it any more."""
+    """How a parameter of 0.1.1 asks for its gradient, where `HybridDimVjpAlgorithm` has a choice:
+    by the trace of D-RTRL, by that of pp-prop, or by size."""
 
     full = 'full'
     approx = 'approx'
@@ -48,7 +50,8 @@ class ETraceOp:
         self.is_diagonal, self.name = is_diagonal, name
 
     def __call__(self, inputs: Any, weights: Any) -> Any:
-        return self.xw_to_y(inputs, marked(weights))
+        y = self.xw_to_y(inputs, marked(weights))
+        return y if self.is_diagonal else stopped(y)
 
     def xw_to_y(self, inputs: Any, weights: Any) -> Any:
         """The output, from the inputs and the weights."""
@@ -98,6 +101,12 @@ class _DictOp(ETraceOp):
         if fn_first:
             return lambda w: fn(w) * mask
         return lambda w: fn(w * mask)
+
+
+def general_y2w(xw2y: Callable, x: Any, y: Any, w: Any) -> Any:
+    """The pull of `y` to the weights through `xw2y(x, w)`, with ones in the place of x."""
+    ones = jax.tree.map(jnp.ones_like, x)
+    return jax.vjp(lambda w: xw2y(ones, w), w)[1](y)[0]
 
 
 class MatMulOp(_DictOp):
@@ -222,7 +231,7 @@ class ETraceParam(brainstate.ParamState):  # type: ignore[misc]
 
     Args:
         weight: the value.
-        op: an `ETraceOp`.
+        op: an `ETraceOp`; None for the parameter of a layer, which knows what to do with it.
         grad: 'full', 'approx' or 'adaptive'.
         name: of the parameter.
 
@@ -235,9 +244,15 @@ class ETraceParam(brainstate.ParamState):  # type: ignore[misc]
 
     is_etrace = True
 
-    def __init__(self, weight: Any, op: ETraceOp, grad: str | None = None, name: str | None = None):
+    def __init__(
+        self,
+        weight: Any,
+        op: ETraceOp | None = None,
+        grad: str | None = None,
+        name: str | None = None,
+    ):
         super().__init__(weight, name=name)
-        if not isinstance(op, ETraceOp):
+        if op is not None and not isinstance(op, ETraceOp):
             raise TypeError(
                 f'`{type(self).__name__}`: `op` must be an ETraceOp, got {type(op).__name__}.'
             )
@@ -245,7 +260,7 @@ class ETraceParam(brainstate.ParamState):  # type: ignore[misc]
 
     def execute(self, x: Any) -> Any:
         """The output of the operator."""
-        return self.op(x, self.value)
+        return _operator(self)(x, self.value)
 
 
 class ElemWiseParam(ETraceParam):
@@ -255,28 +270,43 @@ class ElemWiseParam(ETraceParam):
         super().__init__(weight, op if isinstance(op, ElemWiseOp) else ElemWiseOp(op), 'full', name)
 
     def execute(self) -> Any:  # type: ignore[override]
-        return self.op(self.value)  # type: ignore[call-arg]
+        return _operator(self)(self.value)
 
 
 class NonTempParam(brainstate.ParamState):  # type: ignore[misc]
-    """A parameter without a trace: its gradient is that of the present step or window."""
+    """A parameter without a trace, wherever it is used: its gradient is that of the present step or
+    window."""
 
-    def __init__(self, value: Any, op: Callable, name: str | None = None, **kwargs: Any):
+    is_etrace = False
+
+    def __init__(
+        self, value: Any, op: Callable | None = None, name: str | None = None, **kwargs: Any
+    ):
         super().__init__(value, name=name, **kwargs)
         self.op = op
 
     def execute(self, x: Any) -> Any:
-        return self.op(x, untraced(self.value))
+        return _operator(self)(x, untraced(self.value))
 
 
 class FakeETraceParam:
     """A constant with the interface of a parameter."""
 
-    def __init__(self, value: Any, op: Callable):
+    def __init__(self, value: Any, op: Callable | None = None):
         self.value, self.op = value, op
 
     def execute(self, x: Any) -> Any:
-        return self.op(x, self.value)
+        return _operator(self)(x, self.value)
+
+
+def _operator(param: Any) -> Callable:
+    """The operator of a parameter."""
+    if param.op is None:
+        raise TypeError(
+            f'This {type(param).__name__} has no `op` to execute: it is the parameter of a layer. '
+            'Call the layer instead.'
+        )
+    return param.op
 
 
 class FakeElemWiseParam:

@@ -106,8 +106,9 @@ def _as_step(jaxpr: Jaxpr, captured: tuple, held: tuple[Held, ...], num_outs: in
     number = 0
     for path, of_role, state in held:
         columns = state.num_state if isinstance(state, brainstate.HiddenGroupState) else 0
+        may_trace = getattr(state, 'is_etrace', True)
         for leaf in leaves_of(path, state.value, columns):
-            by_role[of_role].append(_Placed(leaf, number))
+            by_role[of_role].append(_Placed(leaf._replace(traced=may_trace), number))
             number += 1
     states_in = jaxpr.invars[len(jaxpr.invars) - number :]
     arguments = jaxpr.invars[len(captured) : len(jaxpr.invars) - number]

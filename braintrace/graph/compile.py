@@ -14,7 +14,7 @@ from ..step import Step
 from .analysis import Analysis
 from .diagnostics import CompilationRecord, DiagnosticKind, Diagnostics
 from .expand_broadcasts import expand_broadcasts
-from .flags import Trace
+from .flags import Trace, may_trace
 from .flatten import ControlFlowPolicy, flatten
 from .groups import Group, find_groups
 from .relations import Relation, crowded, find_relations
@@ -100,11 +100,16 @@ def prepare(
                 f'as {new.aval.str_short()}. A hidden state must keep its shape and dtype: cast or '
                 'reshape the new value in the step, or initialise the state accordingly.'
             )
-    analysis = Analysis(*expose(flatten(step, policy, diagnostics, trace), trace))
+    flat = flatten(step, policy, diagnostics, trace)
+    analysis = Analysis(*expose(flat, trace))
     many = crowded(analysis)
     if not many:
         return analysis
-    return Analysis(*expand_broadcasts(analysis.step, analysis.uses, many))
+    apart, uses = expose(flat, trace, shared=False)
+    if len(uses) > len(analysis.uses):  # several uses as one may feed too many units together
+        analysis = Analysis(apart, uses)
+        many = crowded(analysis)
+    return Analysis(*expand_broadcasts(analysis.step, analysis.uses, many)) if many else analysis
 
 
 def assemble(analysis: Analysis, diagnostics: Diagnostics, trace: Trace = 'all') -> Graph:
@@ -155,11 +160,11 @@ def _tell_left_out(
 ) -> None:
     with_trace = {source.var for r in relations for source in r.sources}
     for leaf, v in zip(analysis.step.params, analysis.step.param_vars, strict=True):
-        if callable(trace) and not trace(leaf.path) and v not in with_trace:
+        if not may_trace(leaf, trace) and v not in with_trace:
+            by = '`trace`' if leaf.traced else 'its own type'
             diagnostics.info(
                 DiagnosticKind.RELATION_EXCLUDED_BY_USER,
-                f'{leaf.name} is kept out of the traces by `trace`: it gets its in-window '
-                'gradient.',
+                f'{leaf.name} is kept out of the traces by {by}: it gets its in-window gradient.',
                 weight_path=leaf.path,
                 context=(leaf.name,),
             )

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from .._jax import JaxprEqn, Var, is_float
 from ..ops.families import Family, family
-from ..step import Step
+from ..step import Leaf, Step
 
 PARAM = 1  # depends on a weight to trace
 DATA = 2  # depends on run-time data
@@ -36,11 +36,16 @@ def seed_flags(step: Step, traced: Trace) -> dict[Var, int]:
     as_wanted = MARKABLE if traced == 'marked' else MARKABLE | PARAM
     flags = dict.fromkeys(step.param_vars, ACTIVE)
     for leaf, v in zip(step.params, step.param_vars, strict=True):
-        if isinstance(traced, str) or traced(leaf.path):
+        if may_trace(leaf, traced):
             flags[v] |= as_wanted
     flags.update(dict.fromkeys([*step.hidden_vars, *step.other_vars], ACTIVE | DATA))
     flags.update(dict.fromkeys(step.input_vars, DATA))
     return {v: of_output(v, f) for v, f in flags.items()}
+
+
+def may_trace(leaf: Leaf, traced: Trace) -> bool:
+    """Whether neither the model nor `traced` keeps a parameter out of the traces."""
+    return leaf.traced and (isinstance(traced, str) or traced(leaf.path))
 
 
 def of_output(v: Var, f: int) -> int:

@@ -3,6 +3,7 @@ op's outputs reaches."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -93,26 +94,58 @@ def find_relations(
     analysis: Analysis, groups: Sequence[Group], diagnostics: Diagnostics
 ) -> list[Relation]:
     """A relation for each use of a weight that feeds a hidden group position by position, and one
-    diagnostic for each use."""
+    diagnostic for each op, a product and its bias."""
     relations: list[Relation] = []
-    members = {g.index: [(row.new, analysis.of_row(row)) for row in g.rows] for g in groups}
-    touched = {g: _all_seeds(d for _, d in rows) for g, rows in members.items()}
-    origin = Origin(analysis.step)
+    origin, product_of = Origin(analysis.step), products_of_biases(analysis)
+    reaches = _reaches(analysis, groups)
+    maps = [{g: r.maps for g, r in reach.items() if r.maps} for reach in reaches]
+    sources = [tuple(origin.of(use.w)) for use in analysis.uses]
     for u, use in enumerate(analysis.uses):
-        seed = analysis.seed(u)
-        sources = tuple(origin.of(use.w))
-        reach = {
-            g: _reach(use, seed, members[g]) for g, seeds in touched.items() if seeds >> seed & 1
-        }
-        maps = {g: r.maps for g, r in reach.items() if r.maps}
-        tell = _Teller(analysis, use, seed, sources, reach, diagnostics)
-        if maps:
-            fed = tuple(g for g in groups if g.index in maps)
-            relations.append(Relation(len(relations), use, sources, fed, maps))
-            tell.included(relations[-1])
-        else:
+        biases = [b for b, p in product_of.items() if p == u and bool(maps[b]) == bool(maps[u])]
+        told_with = product_of.get(u)
+        own_words = told_with is None or bool(maps[told_with]) != bool(maps[u])
+        about = [*sources[u], *[source for b in biases for source in sources[b]]]
+        tell = _Teller(analysis, use, analysis.seed(u), about, reaches[u], diagnostics)
+        if maps[u]:
+            fed = tuple(g for g in groups if g.index in maps[u])
+            relations.append(Relation(len(relations), use, sources[u], fed, maps[u]))
+            tell.included(relations[-1], own_words)
+        elif own_words:
             tell.excluded(groups)
     return relations
+
+
+def products_of_biases(analysis: Analysis) -> dict[int, int]:
+    """For each use of a bias, by number, the product that it is added to and that goes nowhere
+    else: the two are one op with two weights."""
+    read = Counter(a for e in analysis.eqns for a in e.invars if isinstance(a, Var))
+    read.update(a for a in analysis.step.jaxpr.outvars if isinstance(a, Var))
+    products = {
+        use.y[0]: u
+        for u, use in enumerate(analysis.uses)
+        if use.axes is not None and use.axes.x is not None and read[use.y[0]] == 1
+    }
+    product_of = {}
+    for u, use in enumerate(analysis.uses):
+        is_weight_alone = use.axes is not None and use.axes.x is None and read[use.y[0]] == 1
+        if not is_weight_alone or use.meets.primitive.name != 'add':
+            continue
+        for a in use.meets.invars:
+            if isinstance(a, Var) and a in products:
+                product_of[u] = products[a]
+    return product_of
+
+
+def _reaches(analysis: Analysis, groups: Sequence[Group]) -> list[dict[int, _Reach]]:
+    """For each use how its output reaches the groups that it reaches."""
+    members = {g.index: [(row.new, analysis.of_row(row)) for row in g.rows] for g in groups}
+    touched = {g: _all_seeds(d for _, d in rows) for g, rows in members.items()}
+    reaches = []
+    for u, use in enumerate(analysis.uses):
+        seed = analysis.seed(u)
+        met = [g for g, seeds in touched.items() if seeds >> seed & 1]
+        reaches.append({g: _reach(use, seed, members[g]) for g in met})
+    return reaches
 
 
 def connected(analysis: Analysis, relation: Relation) -> list[tuple[tuple, Atom]]:
@@ -214,16 +247,19 @@ class _Teller:
             hidden_paths=tuple(hidden_paths),
         )
 
-    def included(self, relation: Relation) -> None:
-        """What is traced, and what of its influence is not."""
+    def included(self, relation: Relation, in_full: bool) -> None:
+        """What is traced and, in full, what of its influence is not."""
         name, where = ' and '.join(self.names), self.use.place
         about = self._about([path for path, _ in connected(self.analysis, relation)])
         groups = ', '.join(str(g.index) for g in relation.groups)
+        own = ' and '.join(source.leaf.name for source in relation.sources)
         self.diagnostics.info(
             Kind.RELATION_INCLUDED,
-            f'{name} is traced through {where} into group {groups}.',
+            f'{own} is traced through {where} into group {groups}.',
             **about,
         )
+        if not in_full:
+            return
         for index, there in self.reach.items():
             if there.crowded:
                 self.diagnostics.warning(

@@ -7,11 +7,12 @@ of its own, and the list of uses.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from .._jax import Atom, JaxprEqn, Literal, Var, is_float, new_jaxpr, source_line, trace
@@ -60,9 +61,11 @@ class Use:
         return others[0] if others else None
 
 
-def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
+def expose(step: Step, traced: Trace = 'all', shared: bool = True) -> tuple[Step, tuple[Use, ...]]:
     """An equal step in which each use of a weight ends in a variable of its own, and those uses in
-    program order."""
+    program order. With `shared` a weight that enters several equations element by element, in one
+    shape, is one use."""
+    step = _without_repetition(step, traced)
     flags = seed_flags(step, traced)
 
     def flag(a: Atom) -> int:
@@ -71,12 +74,13 @@ def expose(step: Step, traced: Trace = 'all') -> tuple[Step, tuple[Use, ...]]:
     const = constants(step)
     eqns: list[JaxprEqn] = []
     uses: list[Use] = []
+    copies: dict[tuple, Var] = {}  # of a weight, in a shape
     for eqn in step.jaxpr.eqns:
         f = flow(eqn, [flag(a) for a in eqn.invars])
         flags.update({v: of_output(v, f) for v in eqn.outvars})
         weights = [i for i, a in enumerate(eqn.invars) if is_weight(flag(a))]
         if weights and f & DATA and _takes_each_element(eqn, weights):
-            made, eqn = _element_by_element(eqn, weights)
+            made, eqn = _element_by_element(eqn, weights, copies if shared else {})
             flags.update({use.y[0]: flag(use.eqn.invars[0]) for use in made})
             eqns += [use.eqn for use in made]
             uses += made
@@ -104,17 +108,62 @@ def _takes_each_element(eqn: JaxprEqn, weights: Sequence[int]) -> bool:
     return kind in (Family.ELEMENTWISE, Family.LAYOUT) and eqn.primitive.name not in RULES
 
 
-def _element_by_element(eqn: JaxprEqn, weights: Sequence[int]) -> tuple[list[Use], JaxprEqn]:
-    """The uses of these operands, each by an equation of its own, and the equation that takes what
-    they make."""
-    shape = None if family(eqn) is Family.LAYOUT else eqn.outvars[0].aval.shape
-    made = {i: _as_used(eqn.invars[i], shape, eqn) for i in weights}
-    uses = []
+def _element_by_element(
+    eqn: JaxprEqn, weights: Sequence[int], copies: dict[tuple, Var]
+) -> tuple[list[Use], JaxprEqn]:
+    """The new uses of these operands, each by an equation of its own, and the equation that takes
+    what they make. `copies` has what was made before, by weight and shape."""
+    wide = None if family(eqn) is Family.LAYOUT else eqn.outvars[0].aval.shape
+    made, invars = [], list(eqn.invars)
     for i in weights:
-        [y] = made[i].outvars
-        eqn = eqn.replace(invars=[y if j == i else a for j, a in enumerate(eqn.invars)])
-        uses.append(Use(made[i], 0, y, (y,), elementwise(y.aval.shape), eqn))
+        w = invars[i]
+        key = w, w.aval.shape if wide is None else wide
+        if key not in copies:
+            made.append(_as_used(w, wide, eqn))
+            [copies[key]] = made[-1].outvars
+        invars[i] = copies[key]
+    eqn = eqn.replace(invars=invars)
+    ys = [copy.outvars[0] for copy in made]
+    uses = [
+        Use(copy, 0, y, (y,), elementwise(y.aval.shape), eqn)
+        for copy, y in zip(made, ys, strict=True)
+    ]
     return uses, eqn
+
+
+def _without_repetition(step: Step, traced: Trace) -> Step:
+    """An equal step in which what is made of weights alone is made once: a weight that is broadcast
+    in two places is one value."""
+    flags, eqns = seed_flags(step, traced), []
+    first: dict[Hashable, list[Var]] = {}  # the meaning of an equation -> what it made
+    same: dict[Var, Var] = {}  # a variable -> the one before it that is equal
+    for eqn in step.jaxpr.eqns:
+        invars = [same.get(a, a) if isinstance(a, Var) else a for a in eqn.invars]
+        eqn = eqn.replace(invars=invars)
+        f = flow(eqn, [0 if isinstance(a, Literal) else flags.get(a, 0) for a in invars])
+        key = _meaning(eqn) if is_weight(f) else None
+        if key is not None and key in first:
+            same.update(zip(eqn.outvars, first[key], strict=True))
+            continue
+        if key is not None:
+            first[key] = eqn.outvars
+        flags.update({v: of_output(v, f) for v in eqn.outvars})
+        eqns.append(eqn)
+    outs = [same.get(a, a) if isinstance(a, Var) else a for a in step.jaxpr.outvars]
+    return step.with_program(new_jaxpr(step.jaxpr.invars, outs, eqns), step.captured)
+
+
+def _meaning(eqn: JaxprEqn) -> Hashable | None:
+    """What an equation computes, as a key; None where that is not known to be the same twice."""
+    operands = [
+        (np.asarray(a.val).tobytes(), a.aval) if isinstance(a, Literal) else a for a in eqn.invars
+    ]
+    key = eqn.primitive, tuple(sorted(eqn.params.items())), tuple(operands)
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return None if eqn.effects else key
 
 
 def _as_operands(eqn: JaxprEqn, weights: Sequence[int], const: Const) -> list[Use]:

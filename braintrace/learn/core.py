@@ -20,6 +20,7 @@ from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
 from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
+from ..rules.changed import OnTraces, changed
 from ..rules.rule import Rule
 from ..rules.signals import NO_EXTRA, Extra, Signal
 from . import nonfinite
@@ -317,11 +318,12 @@ def core_of(
     grade_hidden: bool = False,
     budget: int = BUDGET,
     nonfinite: str = KEEP,
+    on_traces: OnTraces | None = None,
 ) -> Core:
     """The core of a rule, with settled options, for a graph.
 
     `graded` are the outputs that credit comes from, all by default; with `grade_hidden` the new
-    hidden states too.
+    hidden states too. After each step the traces go through `on_traces`.
     """
     if 'trace_limit' in options:
         graph = without_large_traces(graph, options['trace_limit'], options.get('embedding_rows'))
@@ -329,6 +331,8 @@ def core_of(
     layout = lay_out(graph, rule.scope(**options), every_state)
     program = Program(layout, graded, grade_hidden)
     carrier, signal = rule.carrier_of(layout, options), rule.signal(layout, **options)
+    if on_traces is not None:
+        carrier = changed(carrier, on_traces)
     return Core(program, carrier, signal, single_step, budget, nonfinite)
 
 

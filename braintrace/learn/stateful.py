@@ -22,6 +22,7 @@ from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
 from ..plan.keys import TraceKey
 from ..rules.carrier import Traces
+from ..rules.changed import OnTraces
 from ..rules.options import count
 from ..rules.registry import rule_of
 from ..rules.rule import Rule
@@ -37,7 +38,8 @@ from .shapes import explained
 class How:
     """What a user has said about a learner: the rule and its settled options, the kind of credit,
     what to do with control flow, which weights may have a trace, the bytes that a block may
-    keep, and what to do about numbers that are not finite."""
+    keep, what to do about numbers that are not finite, and what the traces go through after each
+    step."""
 
     rule: Rule
     options: dict[str, Any]
@@ -46,6 +48,7 @@ class How:
     traced: Any = 'all'
     budget: int = BUDGET
     nonfinite: str = KEEP
+    on_traces: OnTraces | None = None
 
 
 def how_to_learn(
@@ -56,6 +59,7 @@ def how_to_learn(
     traced: Any = 'all',
     budget: int = BUDGET,
     nonfinite: str = KEEP,
+    on_traces: OnTraces | None = None,
 ) -> How:
     """What a user has said, checked."""
     rule = rule_of(rule)
@@ -68,7 +72,11 @@ def how_to_learn(
             f'whether it may have a trace, got {traced!r}.'
         )
     budget = count('memory_budget', budget)
-    return How(rule, settled, single_step, policy, traced, budget, nonfinite)
+    if on_traces is not None and not callable(on_traces):
+        raise TypeError(
+            f'`on_traces` must be a function of the traces, got {type(on_traces).__name__}.'
+        )
+    return How(rule, settled, single_step, policy, traced, budget, nonfinite, on_traces)
 
 
 _REMEDY = (
@@ -263,6 +271,7 @@ def build(
         grade_hidden=grade_hidden,
         budget=how.budget,
         nonfinite=how.nonfinite,
+        on_traces=how.on_traces,
     )
     own.keys |= {str(key): key for key in core.shapes}
     step_as_run = traced.step.with_program(graph.step.jaxpr, graph.step.captured)

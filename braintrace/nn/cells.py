@@ -4,7 +4,8 @@ In the equations [x, h] is a concatenation, s the logistic function, f the activ
 linear layer with a bias. Inputs are `(..., in_size)`, states and outputs `(..., out_size)`. All
 cells take `in_size`, `out_size`, and most of: `w_init`, `b_init` and `state_init`, values or
 functions of a shape (weights start orthogonal, those of LSTM-like cells and `ValinaRNNCell`
-Xavier-normal); `activation`, a function or the name of one in `brainstate.nn`; and `name`.
+Xavier-normal); `activation`, a function or the name of one in `brainstate.nn`; `name`; and
+`param_type`, the class of the parameters.
 
     >>> import brainstate, jax.numpy as jnp, braintrace
     >>> cell = brainstate.nn.init_all_states(braintrace.nn.GRUCell(3, 4), batch_size=2)
@@ -45,6 +46,7 @@ class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
         state_init: Any = ZERO,
         activation: Any = 'tanh',
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
         super().__init__(name=name)
         check_sizes(self, in_size=in_size, out_size=out_size)
@@ -55,7 +57,9 @@ class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
         w_init = gate_by_gate(type(self).usual if w_init is None else w_init, self.gates)
         for key, reads in self.weights.items():
             inputs = sum(size[what] for what in reads)
-            setattr(self, key, Linear(inputs, self.gates * size['h'], w_init, b_init))
+            outputs = self.gates * size['h']
+            layer = Linear(inputs, outputs, w_init, b_init, param_type=param_type)
+            setattr(self, key, layer)
 
     def _function(self, key: str, given: Any) -> Callable:
         """The function that was given, or the one of this name in `brainstate.nn`."""
@@ -109,8 +113,11 @@ class ValinaRNNCell(Cell):
         b_init: Any = ZERO,
         activation: Any = 'relu',
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
-        super().__init__(in_size, out_size, w_init, b_init, state_init, activation, name)
+        super().__init__(
+            in_size, out_size, w_init, b_init, state_init, activation, name, param_type
+        )
 
     def update(self, x: Any) -> Any:
         self.h.value = self.activation(self.W(self._with(x, self.h.value)))
@@ -189,11 +196,12 @@ class URLSTMCell(Cell):
         state_init: Any = ZERO,
         activation: Any = 'tanh',
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
-        super().__init__(in_size, out_size, w_init, None, state_init, activation, name)
+        super().__init__(in_size, out_size, w_init, None, state_init, activation, name, param_type)
         n = self.out_size[-1]
         p = brainstate.random.uniform(1 / n, 1 - 1 / n, (n,))
-        self.bias = brainstate.ParamState(-jnp.log(1 / p - 1))
+        self.bias = param_type(-jnp.log(1 / p - 1))
 
     def update(self, x: Any) -> Any:
         xh = self._with(x, self.h.value)
@@ -222,11 +230,14 @@ class MinimalRNNCell(Cell):
         state_init: Any = ZERO,
         phi: Callable | None = None,
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
         if phi is not None:
             self.weights = {'W_u': 'hh'}
             self.phi = self._function('phi', phi)
-        super().__init__(in_size, out_size, w_init, b_init, state_init, name=name)
+        super().__init__(
+            in_size, out_size, w_init, b_init, state_init, name=name, param_type=param_type
+        )
 
     def update(self, x: Any) -> Any:
         z, h = self.phi(x), self.h.value
@@ -251,8 +262,11 @@ class _Mini(Cell):
         b_init: Any = ZERO,
         state_init: Any = ZERO,
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
-        super().__init__(in_size, out_size, w_init, b_init, state_init, name=name)
+        super().__init__(
+            in_size, out_size, w_init, b_init, state_init, name=name, param_type=param_type
+        )
 
 
 class MiniGRU(_Mini):
@@ -289,6 +303,7 @@ class LRUCell(WithStates, brainstate.nn.Module):  # type: ignore[misc]
         d_model, d_hidden: number of inputs and outputs, and of hidden units.
         r_min, r_max: between these the |a| start.
         max_phase: up to this the angles of a start.
+        param_type: class of the parameters.
 
     Example:
         >>> import brainstate, jax.numpy as jnp, braintrace
@@ -303,6 +318,7 @@ class LRUCell(WithStates, brainstate.nn.Module):  # type: ignore[misc]
         r_min: float = 0.0,
         r_max: float = 1.0,
         max_phase: float = 6.28,
+        param_type: type = brainstate.ParamState,
     ):
         super().__init__()
         check_sizes(self, d_model=d_model, d_hidden=d_hidden)
@@ -321,12 +337,16 @@ class LRUCell(WithStates, brainstate.nn.Module):  # type: ignore[misc]
         )
         nu_log = jnp.log(-0.5 * jnp.log(squared_size))
         gamma_log = jnp.log(jnp.sqrt(1 - jnp.exp(-2 * jnp.exp(nu_log))))
-        self.theta_log = brainstate.ParamState(jnp.log(phase))
-        self.nu_log = brainstate.ParamState(nu_log)
-        self.gamma_log = brainstate.ParamState(gamma_log)
-        self.B_re, self.B_im = (Linear(d_model, d_hidden, lecun_normal, None) for _ in range(2))
-        self.C_re, self.C_im = (Linear(d_hidden, d_model, lecun_normal, None) for _ in range(2))
-        self.D = brainstate.ParamState(brainstate.random.randn(d_model))
+        self.theta_log = param_type(jnp.log(phase))
+        self.nu_log = param_type(nu_log)
+        self.gamma_log = param_type(gamma_log)
+
+        def linear(inputs: int, outputs: int) -> Linear:
+            return Linear(inputs, outputs, lecun_normal, None, param_type=param_type)
+
+        self.B_re, self.B_im = linear(d_model, d_hidden), linear(d_model, d_hidden)
+        self.C_re, self.C_im = linear(d_hidden, d_model), linear(d_hidden, d_model)
+        self.D = param_type(brainstate.random.randn(d_model))
 
     def update(self, x: Any) -> Any:
         logarithms = self.nu_log, self.theta_log, self.gamma_log

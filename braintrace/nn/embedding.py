@@ -7,9 +7,13 @@ from typing import Any
 import brainstate
 import jax
 import jax.numpy as jnp
+import saiunit as u
+from brainstate.nn import init
 
 from ..ops.functions import embedding
 from .initial import check_sizes
+
+LECUN_UNIFORM = init.LecunUniform()
 
 
 class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
@@ -19,8 +23,8 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
         num_embeddings, embedding_size: number of rows and shape of one.
         embedding_init: initial table, or a function of its shape.
         padding_idx: a row that starts at zero and gets no gradient.
-        max_norm: a row longer than this is used with this length. The table keeps its values, and
-            the gradient is that of the row used.
+        max_norm: a row longer than this, in the unit of the table, is used with this length. The
+            table keeps its values, and the gradient is that of the row used.
         norm_type: p of the norm.
         scale_grad_by_freq: divide the gradient of a row by the number of times it occurs in the
             indices.
@@ -33,11 +37,30 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
         Array([[0., 0., 0.]], dtype=float32)
     """
 
-    def __init__(self, num_embeddings: int, embedding_size: Any, *args: Any, **kwargs: Any):
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_size: Any,
+        embedding_init: Any = LECUN_UNIFORM,
+        padding_idx: int | None = None,
+        *args: Any,
+        **kwargs: Any,
+    ):
         check_sizes(self, num_embeddings=num_embeddings, embedding_size=embedding_size)
-        super().__init__(num_embeddings, embedding_size, *args, **kwargs)
+        super().__init__(num_embeddings, embedding_size, embedding_init, None, *args, **kwargs)
         if not self.norm_type > 0:
             raise ValueError(f'`Embedding`: `norm_type` must be positive, got {self.norm_type}.')
+        if padding_idx is not None:
+            self._pad(int(padding_idx))
+
+    def _pad(self, row: int) -> None:
+        """Start a row at zero, whatever the unit of the table."""
+        if not 0 <= row < self.num_embeddings:
+            raise ValueError(
+                f'`Embedding`: `padding_idx` must be in [0, {self.num_embeddings}), got {row}.'
+            )
+        self.padding_idx = row
+        self.weight.value = jax.tree.map(lambda w: w.at[row].set(0), self.weight.value)
 
     def update(self, indices: Any) -> Any:
         stop, indices = jax.lax.stop_gradient, jnp.asarray(indices)
@@ -47,12 +70,21 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
 
         y = embedding(indices, self.weight.value, weight_fn=as_table)
         if self.max_norm is not None:
-            norm = jnp.linalg.norm(stop(y), self.norm_type, axis=-1, keepdims=True)
-            y = y - stop(y * jnp.maximum(1 - self.max_norm / jnp.maximum(norm, 1e-12), 0))
+            norm = jnp.linalg.norm(stop(_number(y)), self.norm_type, axis=-1, keepdims=True)
+            longest = _number(self.max_norm, u.get_unit(y))
+            y = y - stop(y * jnp.maximum(1 - longest / jnp.maximum(norm, 1e-12), 0))
         if self.padding_idx is not None:
-            y = jnp.where((indices == self.padding_idx)[..., None], stop(y), y)
+            y = u.math.where((indices == self.padding_idx)[..., None], stop(y), y)
         if self.scale_grad_by_freq:
             times = (indices.reshape(-1, 1) == indices.ravel()).sum(1)
             share = 1 / times.reshape(*indices.shape, 1)
             y = share * y + stop((1 - share) * y)
         return y.reshape((*indices.shape, *self.embedding_size))
+
+
+def _number(value: Any, unit: Any = None) -> Any:
+    """A value without its unit: in this one, or in its own."""
+    quantity = isinstance(value, u.Quantity)
+    if quantity and unit is not None:
+        value = value.in_unit(unit)
+    return value.mantissa if quantity else value

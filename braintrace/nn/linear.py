@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from brainstate.nn import init
 
 from ..ops.functions import grouped_matmul, lora_matmul, matmul, sparse_matmul
-from .initial import check_sizes, kaiming_normal
+from .initial import check_sizes, kaiming_normal, lecun_normal
 
 ZERO = init.ZeroInit()
 
@@ -177,12 +177,16 @@ class SparseLinear(brainstate.nn.SparseLinear):  # type: ignore[misc]
 
 
 class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
-    """`y = x @ lora_a @ lora_b / lora_rank + base_module(x)`.
+    """`y = alpha * x @ lora_a @ lora_b / lora_rank + base_module(x)`.
 
     Args:
         in_features, lora_rank, out_features: sizes.
         base_module: what the product is added to.
         kernel_init: of both factors.
+        B_init: of the factor at the input, `lora_a`, where it differs from the other.
+        A_init: of the factor at the output, `lora_b`. With one of the two the other starts as in
+            0.1: that at the input zero, that at the output with variance 1 / lora_rank.
+        alpha: a scale of the product.
         param_type, in_size: as in `Linear`.
 
     Example:
@@ -199,6 +203,9 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         out_features: int,
         *,
         base_module: Any = None,
+        B_init: Any = None,
+        A_init: Any = None,
+        alpha: float = 1.0,
         **kwargs: Any,
     ):
         check_sizes(self, in_features=in_features, lora_rank=lora_rank, out_features=out_features)
@@ -207,11 +214,19 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
                 '`LoRA`: `base_module` must be a module or a function, '
                 f'got {type(base_module).__name__}.'
             )
+        if B_init is not None or A_init is not None:
+            if 'kernel_init' in kwargs:
+                raise TypeError('`LoRA`: give `kernel_init`, or `A_init` and `B_init`, not both.')
+            factors = iter(
+                [ZERO if B_init is None else B_init, lecun_normal if A_init is None else A_init]
+            )
+            kwargs['kernel_init'] = lambda shape: init.param(next(factors), shape)
+        self.alpha = alpha
         super().__init__(in_features, lora_rank, out_features, base_module=base_module, **kwargs)
 
     __call__ = brainstate.nn.Module.__call__
 
     def update(self, x: Any) -> Any:
         p = self.weight.value
-        y = lora_matmul(x, p['lora_a'], p['lora_b'], alpha=1 / p['lora_a'].shape[1])
+        y = lora_matmul(x, p['lora_a'], p['lora_b'], alpha=self.alpha / p['lora_a'].shape[1])
         return y if self.base_module is None else y + self.base_module(x)

@@ -30,13 +30,21 @@ relu_grad.defjvps(lambda t, y, x: 0.3 * jnp.maximum(0, 1 - jnp.abs(x)) * t)
 class _Leaky(WithStates, brainstate.nn.Module):  # type: ignore[misc]
     """A weight `W` from the input to the units, and their decay in one step."""
 
-    def __init__(self, in_size: Any, out_size: Any, tau: Any, w_init: Any, name: str | None):
+    def __init__(
+        self,
+        in_size: Any,
+        out_size: Any,
+        tau: Any,
+        w_init: Any,
+        name: str | None,
+        param_type: type,
+    ):
         super().__init__(name=name)
         check_sizes(self, in_size=in_size, out_size=out_size)
         self.in_size, self.out_size = in_size, out_size
         self.tau = init.param(tau, self.out_size)
         self.decay = u.math.exp(-brainstate.environ.get_dt() / self.tau)
-        self.W = brainstate.ParamState(init.param(w_init, (self.in_size[-1], self.out_size[-1])))
+        self.W = param_type(init.param(w_init, (self.in_size[-1], self.out_size[-1])))
 
 
 class LeakyRateReadout(_Leaky):
@@ -47,6 +55,7 @@ class LeakyRateReadout(_Leaky):
         tau: time constant; dt is `brainstate.environ.get_dt()`.
         w_init, r_init: initial values, or functions of a shape.
         name: of the module.
+        param_type: class of the parameter.
 
     Example:
         >>> import brainstate, saiunit as u, jax.numpy as jnp, braintrace
@@ -65,8 +74,9 @@ class LeakyRateReadout(_Leaky):
         w_init: Any = kaiming_normal,
         r_init: Any = ZERO,
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
-        super().__init__(in_size, out_size, tau, w_init, name)
+        super().__init__(in_size, out_size, tau, w_init, name, param_type)
         self.r_init, self._initial = r_init, {'r': r_init}
 
     def update(self, x: Any) -> Any:
@@ -80,7 +90,7 @@ class LeakySpikeReadout(_Leaky):
     The spikes of the step before reset it.
 
     Args:
-        in_size, out_size, tau, name: as in `LeakyRateReadout`.
+        in_size, out_size, tau, name, param_type: as in `LeakyRateReadout`.
         V_th: threshold.
         w_init, V_init: initial values, or functions of a shape.
         spk_fun: spikes from `(V - V_th) / V_th`, with a slope for learning.
@@ -106,8 +116,9 @@ class LeakySpikeReadout(_Leaky):
         spk_fun: Callable = relu_grad,
         spk_reset: str = 'soft',
         name: str | None = None,
+        param_type: type = brainstate.ParamState,
     ):
-        super().__init__(in_size, out_size, tau, w_init, name)
+        super().__init__(in_size, out_size, tau, w_init, name, param_type)
         if spk_reset not in ('soft', 'hard'):
             raise ValueError(
                 f"`LeakySpikeReadout`: `spk_reset` must be 'soft' or 'hard', got {spk_reset!r}."

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from .formats import indices_of, sparse_product, with_data
-from .marker import marked
+from .marker import marked, stopped
 from .units import Operand, in_unit, operand, unit_of_product, with_unit
 
 __all__ = [
@@ -387,7 +387,7 @@ def _finish(
                 f'of shape {y.shape}.'
             )
         y = y + marked(b)
-    return with_unit(y, unit)
+    return with_unit(stopped(y), unit)
 
 
 def _broadcasts(small: tuple[int, ...], large: tuple[int, ...]) -> bool:

@@ -101,7 +101,7 @@ def fed_back(
     if feedback == 'symmetric':
         return GRADIENT
     key = as_key(random_feedback_key)
-    if feedback == 'square':
+    if feedback == 'square' or not layout.feedback_uses:  # no weights that others could replace
         return square_feedback(layout, key, feedback_scale)
     return random_feedback(layout, key, feedback_scale, feedback == 'adaptive')
 

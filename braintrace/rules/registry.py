@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 from ..plan.layout import Scope
-from . import making
+from . import coordinates, making
 from .bptt import Bptt
 from .carrier import MULTI_STEP, SINGLE_STEP, Several
 from .config import ETraceConfig
@@ -31,8 +31,14 @@ _OF_HYBRID = {'decay_or_rank': REQUIRED, 'prefer': None, 'trace_dtype': None}
 RULES = (
     Rule('bptt', Bptt),
     Rule('rtrl', Rtrl, make=rtrl),
-    Rule('d_rtrl', PositionWise, _OF_D_RTRL, making.position_wise),
-    Rule('pp_prop', Factorised, {'decay_or_rank': REQUIRED}, making.factorised),
+    Rule('d_rtrl', PositionWise, _OF_D_RTRL, making.position_wise, config=coordinates.d_rtrl),
+    Rule(
+        'pp_prop',
+        Factorised,
+        {'decay_or_rank': REQUIRED},
+        making.factorised,
+        config=coordinates.pp_prop,
+    ),
     Rule('hybrid', Several, _OF_HYBRID, making.hybrid),
     Rule(
         'eprop',
@@ -41,17 +47,32 @@ RULES = (
         making.eprop,
         signal=making.fed_back,
         scope=making.filtered_if_kappa,
+        config=coordinates.eprop,
     ),
-    Rule('ostl_recurrent', PositionWise, _STORED, making.position_wise, scope=making.coupled),
-    Rule('ostl_feedforward', Factorised, {'decay_or_rank': 1e-6}, making.factorised),
+    Rule(
+        'ostl_recurrent',
+        PositionWise,
+        _STORED,
+        making.position_wise,
+        scope=making.coupled,
+        config=coordinates.ostl_recurrent,
+    ),
+    Rule(
+        'ostl_feedforward',
+        Factorised,
+        {'decay_or_rank': 1e-6},
+        making.factorised,
+        config=coordinates.pp_prop,
+    ),
     Rule(
         'rflo',
         PositionWise,
         {**_STORED, 'decay': REQUIRED},
         making.position_wise,
         scope=making.leaky,
+        config=coordinates.rflo,
     ),
-    Rule('ottt', Factorised, {'decay': REQUIRED}, making.ottt),
+    Rule('ottt', Factorised, {'decay': REQUIRED}, making.ottt, config=coordinates.ottt),
     Rule(
         'three_factor',
         PositionWise,
@@ -60,9 +81,10 @@ RULES = (
         credit=(SINGLE_STEP,),
         signal=making.modulated,
         modulated=True,
+        config=coordinates.three_factor,
     ),
-    Rule('snap', SparseInfluence, {'n': 2}),
-    Rule('uoro', RankOne, _DRAWN, making.uoro),
+    Rule('snap', SparseInfluence, {'n': 2}, config=coordinates.snap),
+    Rule('uoro', RankOne, _DRAWN, making.uoro, config=coordinates.uoro),
     Rule('kf_rtrl', Kronecker, _DRAWN, making.kf_rtrl),
     Rule('low_rank', LowRank, {'rank': REQUIRED}),
     Rule(
@@ -72,6 +94,7 @@ RULES = (
         making.position_wise,
         credit=(MULTI_STEP,),
         signal=making.bootstrapped,
+        config=coordinates.dni,
     ),
 )
 BY_NAME = {rule.name: rule for rule in RULES}

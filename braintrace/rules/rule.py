@@ -8,12 +8,17 @@ from typing import Any
 
 from ..plan.layout import Layout, Scope
 from .carrier import MULTI_STEP, SINGLE_STEP, Carrier
+from .config import ETraceConfig
 from .options import REQUIRED, checked
 from .signals import GRADIENT, Signal
 
 
 def _gradient(layout: Layout, **options: Any) -> Signal:
     return GRADIENT
+
+
+def _no_coordinates(**options: Any) -> None:
+    return None
 
 
 def _scope_of_options(**options: Any) -> Scope:
@@ -36,6 +41,7 @@ class Rule:
             default.
         scope: `scope(**options)` says what a unit's own transition is.
         modulated: whether the signal takes a modulator.
+        config: `config(**options)` says the rule as an `ETraceConfig`, or None where it is none.
     """
 
     name: str
@@ -46,6 +52,7 @@ class Rule:
     signal: Callable[..., Signal] = _gradient
     scope: Callable[..., Scope] = _scope_of_options
     modulated: bool = False
+    config: Callable[..., ETraceConfig | None] = _no_coordinates
 
     @property
     def credits(self) -> tuple[str, ...]:
@@ -87,6 +94,10 @@ class Rule:
                 "'single-step'."
             )
         return method == SINGLE_STEP
+
+    def coordinates(self, options: Mapping[str, Any]) -> ETraceConfig | None:
+        """The rule, with settled options, as a configuration; None where it is none."""
+        return self.config(**options)
 
     def carrier_of(self, layout: Layout, options: Mapping[str, Any]) -> Carrier:
         """The carrier for a layout, with settled options."""

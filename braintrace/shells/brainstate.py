@@ -9,13 +9,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..compat.executors import ETraceGraphExecutor
 from ..compat.module_info import module_info
 from ..compat.records import ETraceGraph, published
 from ..frontends import brainstate as frontend
 from ..frontends.pickling import dumps
-from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
-from ..learn.core import BUDGET, KEEP, Core
+from ..learn.core import Core
 from ..learn.data import MultiStepData, first_step
 from ..learn.options import per_step
 from ..learn.stateful import (
@@ -32,51 +32,15 @@ from ..learn.stateful import (
 )
 from ..plan.keys import TraceKey
 from ..rules.config import ETraceConfig
-from ..rules.configured import of_config
 from ..rules.options import count
+from ..rules.registry import BY_NAME
 from ..rules.rule import Rule
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
+from .memory import EligibilityTrace, Part
 
 brainstate: Any = frontend.brainstate
-
-
-class EligibilityTrace(brainstate.ShortTermState):  # type: ignore[misc]
-    """The influence of the weights on the present, carried on from step to step."""
-
-
-class Part:
-    """One entry of a state that holds a dict, with a `value` of its own: one state is cheaper to
-    pass through `jit` than many."""
-
-    def __init__(self, state: Any, *keys: str):
-        self._state, self._keys = state, keys
-
-    @property
-    def value(self) -> Any:
-        """The present value."""
-        value = self._state.value
-        for k in self._keys:
-            value = value[k]
-        return value
-
-    @value.setter
-    def value(self, new: Any) -> None:
-        old = self.value
-        new = jnp.asarray(new, old.dtype) if isinstance(new, int | float) else new
-        if (jnp.shape(new), jnp.result_type(new)) != (old.shape, old.dtype):
-            raise ValueError(
-                f'{".".join(self._keys)} is {old.dtype}{list(old.shape)} and cannot become '
-                f'{jnp.result_type(new)}{list(jnp.shape(new))}. Cast it, or compile the learner '
-                'for the shapes it comes from.'
-            )
-        self._state.value = _with_entry(self._state.value, self._keys, new)
-
-
-def _with_entry(tree: dict, keys: tuple, new: Any) -> dict:
-    first, *rest = keys
-    return {**tree, first: _with_entry(tree[first], tuple(rest), new) if rest else new}
 
 
 class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
@@ -165,7 +129,9 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
 
         def make() -> ETraceGraph:
             info = module_info(compiled.model, self.how.policy, compiled.core.graph.analysis.uses)
-            return published(compiled.core.graph, info)
+            if self.config is None or not self.config.include_recurrent_mixing:
+                return published(compiled.core.graph, info)
+            return published(compiled.core.graph, info, mixing=True, sparse=self.config.sparse_n)
 
         return self._own.cache.get(('graph', compiled.core), make, lambda _: compiled.lasting)
 
@@ -223,7 +189,8 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
             return
         self._example = example
         # a new state, so that `vmap_new_states` around this call maps it too
-        self._memory = EligibilityTrace(nothing_learned(compiled))
+        self._memory = EligibilityTrace(None)
+        self.init_etrace_state(*inputs)
         self._parts().remember(compiled)
 
     def _fits(self, core: Core) -> bool:
@@ -340,48 +307,55 @@ def _unpickled(cls: type, attributes: bytes) -> Any:
 
 
 class ETraceAlgorithm(Learner):
-    """A learner: call it like the model, differentiate it like the model, and the gradient is the
-    online one.
+    """A model beside the executor of its graph: the base of the learners, and of rules of one's own
+    that write `update` with an executor. As it is, it carries nothing from call to call.
 
     Args:
         model: a `brainstate.nn.Module`.
+        graph_executor: an `ETraceGraphExecutor` of the model.
         name: of the module.
-        vjp_method: 'single-step', the classical rule, or 'multi-step', exact credit inside each
-            call's window.
-        control_flow: what to do with control flow inside a step.
-        trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
-            path.
-        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
-        nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
-            gradient would not be finite after a step keeps those it had, adds nothing, and is
-            counted in `skipped`. With 'raise' an error says which state of which sample it was, in
-            which step.
-        config: the rule as an `ETraceConfig` instead of the class's own.
-        options: of the rule.
+
+    Example:
+        >>> import brainstate, jax.numpy as jnp, braintrace
+        >>> cell = brainstate.nn.init_all_states(braintrace.nn.MiniGRU(3, 4))
+        >>> rule = braintrace.ETraceAlgorithm(cell, braintrace.ETraceVjpGraphExecutor(cell))
+        >>> rule.compile_graph(jnp.ones(3))
+        >>> out, hidden, *_ = rule.graph_executor.solve_h2w_h2h_jacobian(jnp.ones(3))
+        >>> out.shape, list(hidden)
+        ((4,), [('h',)])
     """
 
-    def __init__(
-        self,
-        model: Any,
-        name: str | None = None,
-        vjp_method: str | None = None,
-        control_flow: ControlFlowPolicy | None = None,
-        trace: Any = 'all',
-        memory_budget: int = BUDGET,
-        config: ETraceConfig | None = None,
-        nonfinite: str = KEEP,
-        **options: Any,
-    ):
+    rule = BY_NAME['bptt']
+    config: ETraceConfig | None = None
+    _said: How | None = None
+
+    def __init__(self, model: Any, graph_executor: ETraceGraphExecutor, name: str | None = None):
         super().__init__(name=name)
         frontend.check_module(model)
-        if config is not None:
-            if not isinstance(config, ETraceConfig):
-                raise TypeError(f'`config` must be an ETraceConfig, got {type(config).__name__}.')
-            self.rule = of_config(config)
-        self.config, self.model4compile = config, model
-        self._said = how_to_learn(
-            self.rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
-        )
+        if not isinstance(graph_executor, ETraceGraphExecutor):
+            raise ValueError(
+                '`graph_executor` must be an ETraceGraphExecutor, '
+                f'got {type(graph_executor).__name__}.'
+            )
+        self.model4compile, self._executor = model, graph_executor
+
+    @property
+    def graph_executor(self) -> ETraceGraphExecutor:
+        """The executor of the model's graph, compiled if the learner is."""
+        if not self.is_compiled:
+            return self._executor
+        compiled = self.compiled_step()
+
+        def make() -> ETraceGraphExecutor:
+            return self._executor.of(self.model4compile, self.graph)
+
+        key = 'executor', compiled.core
+        return self._own.cache.get(key, make, lambda _: compiled.lasting)
+
+    @property
+    def executor(self) -> ETraceGraphExecutor:
+        """The same as `graph_executor`."""
+        return self.graph_executor
 
     @property
     def _model(self) -> Any:
@@ -390,6 +364,8 @@ class ETraceAlgorithm(Learner):
     @property
     def how(self) -> How:
         """What the user has said about the learner."""
+        if self._said is None:
+            self._said = how_to_learn(self.rule, {}, policy=self._executor.control_flow)
         return self._said
 
     def _run_model(self, *args: Any) -> Any:

@@ -8,10 +8,10 @@ import jax
 
 from ..rules.registry import BY_NAME
 from ..rules.signals import Extra
-from .vjp_algorithm import ETraceVjpAlgorithm
+from .unit_rules import ParamDimVjpAlgorithm
 
 
-class DNI(ETraceVjpAlgorithm):
+class DNI(ParamDimVjpAlgorithm):
     """Decoupled neural interfaces: traces, and for the weights that have none a learned guess of
     the credit from beyond the window.
 

@@ -21,11 +21,11 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
         example_inputs: for a module the inputs of one step; for a function
             `params, state, *inputs`, where `params` is any pytree, an Equinox or NNX module, or
             the variables of a Linen module.
-        options: of the learner and the rule, see `PureLearner`, `NNXLearner`, `ETraceAlgorithm`
-            and the rule's class. For a module of NNX `hidden`, the type of its recurrent
-            variables. For one of brainstate also `batch_size` and `seed` of its states, which are
-            initialised here; `verbose`, 1 to print the report, 2 with diagnostics; `vmap`, to map a
-            model of one sample over the batch.
+        options: of the learner and the rule, see `PureLearner`, `NNXLearner`,
+            `ETraceVjpAlgorithm` and the rule's class. For a module of NNX `hidden`, the type of
+            its recurrent variables. For one of brainstate also `batch_size` and `seed` of its
+            states, which are initialised here; `verbose`, 1 to print the report, 2 with
+            diagnostics; `vmap`, to map a model of one sample over the batch.
 
     Returns:
         For a module of brainstate an `ETraceAlgorithm`, for one of NNX an `NNXLearner`, for a

@@ -127,10 +127,11 @@ class PureLearner:
         control_flow: ControlFlowPolicy | None = None,
         memory_budget: int = BUDGET,
         nonfinite: str = KEEP,
+        on_traces: Callable | None = None,
         **options: Any,
     ):
         self._how = how_to_learn(
-            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
+            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
         )
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
@@ -194,6 +195,7 @@ class PureLearner:
                 graded=graded,
                 budget=how.budget,
                 nonfinite=how.nonfinite,
+                on_traces=how.on_traces,
             )
             return Compiled(traced, core)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -52,6 +53,8 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
             gradient would not be finite after a step keeps those it had, adds nothing, and is
             counted in `skipped`. With 'raise' an error says which it was, in which step.
+        on_traces: a function `{name: trace} -> {name: trace}` that the traces go through after each
+            step.
         options: of the rule.
 
     Example:
@@ -90,12 +93,13 @@ class NNXLearner(SequenceDriverMixin, nnx.Module):
         trace: Any = 'all',
         memory_budget: int = BUDGET,
         nonfinite: str = KEEP,
+        on_traces: Callable | None = None,
         **options: Any,
     ):
         self.model = model
         self._framework = Framework(hidden)
         self._how = how_to_learn(
-            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
+            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
         )
         self._own = Own()
         self._example: Example | None = None

@@ -9,6 +9,7 @@ import jax
 from ..rules.config import ETraceConfig
 from ..rules.low_rank import BOUND
 from ..rules.registry import BY_NAME
+from .unit_rules import ParamDimVjpAlgorithm
 from .vjp_algorithm import ETraceVjpAlgorithm, check_factorization
 
 
@@ -26,7 +27,7 @@ class RTRL(ETraceVjpAlgorithm):
     rule = BY_NAME['rtrl']
 
 
-class SnAp(ETraceVjpAlgorithm):
+class SnAp(ParamDimVjpAlgorithm):
     """SnAp-n: each weight remembers what it reaches within n steps. With an n that reaches
     everything it is RTRL.
 
@@ -85,8 +86,10 @@ class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):
             config,
             projection_key=projection_key,
             projection_eps=projection_eps,
+            fast_solve=fast_solve,
             **more,
         )
+        self.projection_key, self.projection_eps = projection_key, projection_eps
 
 
 class UORO(RandomProjectionVjpAlgorithm):

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..engine.evaluate import Given
 from ..engine.window import Cotangents, Window
 from ..frontends import brainstate as frontend
-from ..frontends.base import HIDDEN, OTHER, PARAM
+from ..frontends.base import HIDDEN, OTHER, PARAM, TracedModel
 from ..learn.options import sequence_length
 from ..learn.stateful import Compiled
 from ..rules.signals import by_group, to_leaves
@@ -118,8 +118,7 @@ def train_synthetic_gradient(
     errors = []
     for _ in range(epochs):
         if reset:
-            sizes = {} if batch_size is None else {'batch_size': batch_size}
-            brainstate.nn.reset_all_states(learner.model4compile, **sizes)
+            _reset(learner.model4compile, model, batch_size)
         hidden, other, met = model.read(HIDDEN), model.read(OTHER), []
         for k in range(length // chunk_size):
             part = slice(k * chunk_size, (k + 1) * chunk_size)
@@ -133,6 +132,27 @@ def train_synthetic_gradient(
         errors.append(sum(met) / len(met))
     synthesizer.window = chunk_size
     return errors
+
+
+def _reset(module: Any, model: TracedModel, batch_size: int | None) -> None:
+    """Reset the states of a model to the shapes it was compiled for: with this batch size or,
+    where none is said, without one or with that of its hidden states."""
+    before, others = model.read(HIDDEN), model.read(OTHER)
+    sizes: list[dict[str, Any]] = [{'batch_size': batch_size}]
+    if batch_size is None:
+        first_axes = dict.fromkeys(h.shape[0] for h in before if h.ndim)
+        sizes = [{}, *[{'batch_size': n} for n in first_axes]]
+    for size in sizes:
+        brainstate.nn.reset_all_states(module, **size)
+        if [h.shape for h in model.read(HIDDEN)] == [h.shape for h in before]:
+            return
+    model.write(HIDDEN, before)
+    model.write(OTHER, others)
+    raise ValueError(
+        f'`batch_size`: reset with {sizes[-1] or "none"}, the hidden states have other shapes than '
+        'the learner was compiled for. Give the batch size that it was compiled with, or '
+        'reset=False.'
+    )
 
 
 def _sum_of_squares(out: Any) -> Any:

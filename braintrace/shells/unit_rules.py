@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..compat.version_0_1 import ETraceParam
+from ..frontends.brainstate import all_states, check_module
 from ..plan.keys import INPUT, OUTPUT
 from ..rules.config import ETraceConfig
 from ..rules.options import decays
@@ -43,9 +45,10 @@ class ParamDimVjpAlgorithm(ETraceVjpAlgorithm):
         **more: Any,
     ):
         check_factorization(config, 'per_param')
-        super().__init__(
-            model, name, vjp_method, control_flow, config, trace_dtype=trace_dtype, **more
-        )
+        if trace_dtype is not None:
+            more['trace_dtype'] = trace_dtype
+        kept: dict[str, Any] = dict(fast_solve=fast_solve, chunked_trace=chunked_trace)
+        super().__init__(model, name, vjp_method, control_flow, config, **kept, **more)
 
     @property
     def etrace_bwg(self) -> dict:
@@ -79,7 +82,8 @@ class IODimVjpAlgorithm(ETraceVjpAlgorithm):
         if config is None and decay_or_rank is None:
             raise TypeError('`decay_or_rank` is missing: a decay in [0, 1), a rank, or a pair.')
         own = {} if config is not None else {'decay_or_rank': decay_or_rank}
-        super().__init__(model, name, vjp_method, control_flow, config, **own, **more)
+        kept: dict[str, Any] = dict(fast_solve=fast_solve)
+        super().__init__(model, name, vjp_method, control_flow, config, **kept, **own, **more)
         sides: tuple[float, float] = decays(decay_or_rank) if config is None else config.decay
         self.decay_x, self.decay_f = sides
 
@@ -118,8 +122,9 @@ class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
 
     Args:
         decay_or_rank: of the factorised weights, as for `pp_prop`.
-        prefer: 'full' (D-RTRL), 'approx' (pp-prop), 'adaptive' or None (by size), or a function of
-            the parameter's path that says one of these.
+        prefer: 'full' (D-RTRL), 'approx' (pp-prop), 'adaptive' (by size), or a function of the
+            parameter's path that says one of these. By default as a parameter itself says, where
+            it is an `ETraceParam`, and by size.
     """
 
     rule = BY_NAME['hybrid']
@@ -140,9 +145,21 @@ class HybridDimVjpAlgorithm(ETraceVjpAlgorithm):
             vjp_method,
             control_flow,
             decay_or_rank=decay_or_rank,
-            prefer=prefer,
+            prefer=_as_parameters_say(model) if prefer is None else prefer,
             **more,
         )
+        self.decay_x, self.decay_f = decays(decay_or_rank)
+
+
+def _as_parameters_say(model: Any) -> Any:
+    """What the parameters of a model prefer, by path; None where none of them says anything."""
+    check_module(model)
+    said = {
+        path: state.gradient.value
+        for path, state in all_states(model).items()
+        if isinstance(state, ETraceParam)
+    }
+    return said.get if said else None
 
 
 class D_RTRL(ParamDimVjpAlgorithm):
@@ -156,7 +173,7 @@ class pp_prop(IODimVjpAlgorithm):
 ES_D_RTRL = pp_prop
 
 
-class EProp(ETraceVjpAlgorithm):
+class EProp(ParamDimVjpAlgorithm):
     """e-prop: the trace of D-RTRL, `m <- kappa m + e` as a stand-in for the leak of the read-out,
     and a learning signal that need not be the gradient.
 
@@ -164,7 +181,7 @@ class EProp(ETraceVjpAlgorithm):
         feedback: 'symmetric', the gradient; 'random', through fixed random weights in place of the
             read-out's; 'adaptive', through random weights that receive the changes of the
             read-out's; 'square', each group's own signal through a random matrix from units to
-            units.
+            units, which is also what the others are where the loss reads the hidden state itself.
         kappa_filter_decay: kappa, 0 for none. At kappa = 0 with symmetric feedback it is D-RTRL.
         random_feedback_key: the random key (or seed) of the feedback weights, which are kept beside
             the traces as `feedback:<weight>`.
@@ -187,14 +204,16 @@ class EProp(ETraceVjpAlgorithm):
             model,
             name,
             vjp_method,
+            fast_solve,
             feedback=feedback,
             kappa_filter_decay=kappa_filter_decay,
             random_feedback_key=random_feedback_key,
             **more,
         )
+        self.feedback, self.kappa_filter_decay = feedback, kappa_filter_decay
 
 
-class OSTLRecurrent(ETraceVjpAlgorithm):
+class OSTLRecurrent(ParamDimVjpAlgorithm):
     """OSTL with recurrence: D-RTRL whose D is the unit's own block of the whole Jacobian, recurrent
     weights included.
 
@@ -206,7 +225,7 @@ class OSTLRecurrent(ETraceVjpAlgorithm):
     regime = 'with-H'
 
 
-class OSTLFeedforward(IODimVjpAlgorithm):
+class OSTLFeedforward(pp_prop):
     """OSTL without recurrence: pp-prop with (almost) no memory in its averages.
 
     Args:
@@ -220,7 +239,7 @@ class OSTLFeedforward(IODimVjpAlgorithm):
         super().__init__(model, decay_or_rank, name, **more)
 
 
-class RFLO(ETraceVjpAlgorithm):
+class RFLO(ParamDimVjpAlgorithm):
     """Random-feedback local online learning's trace: a fixed leak instead of the Jacobian,
     `e <- decay e + x (x) df`.
 
@@ -243,7 +262,7 @@ class OTTT(ETraceVjpAlgorithm):
     rule = BY_NAME['ottt']
 
 
-class ThreeFactor(ETraceVjpAlgorithm):
+class ThreeFactor(ParamDimVjpAlgorithm):
     """Trace times modulator: the third factor is a number, or one for each group, unit or sample,
     given with each call or as `learner.modulator`.
 

@@ -64,13 +64,24 @@ class CompilationReport:
         return list(weights.values())
 
     @property
-    def excluded_weights(self) -> list[tuple[tuple, str | None]]:
-        """The path of each leaf without a trace, and why."""
-        return [
-            (leaf.path, self._reason(leaf))
-            for leaf, v in self._leaves()
-            if not self._relations_of(v)
-        ]
+    def excluded_weights(self) -> list[tuple[tuple, DiagnosticKind | None]]:
+        """The path of each parameter with a leaf that has no trace, and the kind of the reason;
+        None where there is nothing to say. `why_excluded` says it in words."""
+        told = self._excluded().items()
+        return [(path, None if record is None else record.kind) for path, record in told]
+
+    @property
+    def why_excluded(self) -> dict[tuple, str]:
+        """Why parameters have no trace, in words, by path."""
+        return {path: told.message for path, told in self._excluded().items() if told}
+
+    def _excluded(self) -> dict[tuple, CompilationRecord | None]:
+        """What the compiler said about each parameter with a leaf that has no trace."""
+        excluded: dict[tuple, CompilationRecord | None] = {}
+        for leaf, v in self._leaves():
+            if not self._relations_of(v) and excluded.get(leaf.path) is None:
+                excluded[leaf.path] = self._told(leaf)
+        return excluded
 
     @property
     def dynamic_states(self) -> list[tuple]:
@@ -164,15 +175,15 @@ class CompilationReport:
             if any(source.var is v for source in relation.sources)
         ]
 
-    def _reason(self, leaf: Leaf) -> str | None:
-        """Why a leaf has no trace, in the words of the compiler: a warning before anything else."""
+    def _told(self, leaf: Leaf) -> CompilationRecord | None:
+        """Why a leaf has no trace, as the compiler told it: a warning before anything else."""
         told = [
             record
             for record in self._about(leaf)
             if record.kind is not DiagnosticKind.RELATION_INCLUDED
         ]
         told.sort(key=lambda record: record.level is DiagnosticLevel.INFO)
-        return told[0].message if told else None
+        return told[0] if told else None
 
     def _about(self, leaf: Leaf) -> list[CompilationRecord]:
         """What the compiler had to say about a leaf."""
@@ -182,7 +193,8 @@ class CompilationReport:
         """What traces a leaf, or why nothing does."""
         relations = self._relations_of(v)
         if not relations:
-            return 'not traced. ' + (self._reason(leaf) or self._without_use(v))
+            told = self._told(leaf)
+            return 'not traced. ' + (told.message if told else self._without_use(v))
         ways = '; '.join(_way(relation, g) for relation in relations for g in relation.groups)
         kinds = [record.kind for record in self._about(leaf)]
         if DiagnosticKind.RELATION_PARTIAL_PATH in kinds:

@@ -50,8 +50,7 @@ def test_states_of_every_kind(zoo):
     )
     assert group.hidden_states == [model.V, model.pair, model.tree]
     assert [(r.path, list(r.trainable_paths)) for r in graph.hidden_param_op_relations] == [
-        (('lin', 'weight'), ['weight']),
-        (('lin', 'weight'), ['bias']),
+        (('lin', 'weight'), ['weight', 'bias']),
     ]
     report = braintrace.CompilationReport(graph)
     assert ('count',) in report.dynamic_states and (('idle',), None) in report.excluded_weights
