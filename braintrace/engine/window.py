@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from .._jax import Literal, Var, is_float, new_jaxpr, prune, run_jaxpr
 from ..graph.sources import weight_program
 from ..graph.uses import Use
+from ..ops.axes import Op
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
 from .evaluate import (
@@ -210,6 +211,11 @@ class Window:
         return jax.vmap(one)(self.values(wanted))
 
     @cached_property
+    def ops(self) -> list[Op]:
+        """The op of each relation, with its arrays among the values of this program."""
+        return linked_ops(self.layout, self.given.captured)
+
+    @cached_property
     def operands(self) -> list[Any]:
         """What multiplies the weight of each relation at all steps."""
         return [self.operand(r.use) for r in self.layout.relations]
@@ -369,3 +375,16 @@ def _stand_in(input_vars: Sequence[Var], given: Given) -> Given:
         return [spared._replace(ok=ok).stand_in(v, a) for v, a in pairs]
 
     return given._replace(inputs=jax.vmap(one)(spared.ok, list(given.inputs)))
+
+
+def linked_ops(layout: Layout, captured: Values) -> list[Op]:
+    """The op of each relation, with its arrays taken from the values that the step captured."""
+    values = dict(zip(layout.graph.step.captured_vars, captured, strict=True))
+
+    def linked(use: Use) -> Op:
+        assert use.op is not None
+        if use.op.with_arrays is None:
+            return use.op
+        return use.op.with_arrays([values[v] for v in use.links])
+
+    return [linked(r.use) for r in layout.relations]

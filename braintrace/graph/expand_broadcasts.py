@@ -181,7 +181,7 @@ class _Copies:
         made = made.replace(invars=list(ins), outvars=[many], source_info=use.eqn.source_info)
         self.eqns.append(made)
         w = many if use.op.axes.x is None else use.w
-        self.use_of[many] = Use(made, use.operand, w, (many,), op, use.meets)
+        self.use_of[many] = Use(made, use.operand, w, (many,), op, use.meets, use.links)
         self.uses.append(self.use_of[many])
         return many
 
@@ -199,6 +199,7 @@ def _copied(op: Op, ndim: int, n: int) -> Op:
     used = f'{op.axes.x}{op.axes.w}{op.axes.y}'
     c = next(c for c in ascii_lowercase if c not in used)
     op_apply, op_outer, op_line_up_y = op.apply, op.outer, op.line_up_y
+    op_gradient, op_with_arrays = op.gradient, op.with_arrays
     changed: dict[str, Any] = {'axes': op.axes._replace(y=op.axes.y + c)}
     if op.kept is not None:
         changed['kept'] = [*op.kept, c]
@@ -208,6 +209,18 @@ def _copied(op: Op, ndim: int, n: int) -> Op:
             return jnp.repeat(op_apply(x, w)[..., None], n, -1)
 
         changed['apply'] = apply
+    if op_gradient is not None:
+
+        def gradient(x, dy):
+            return op_gradient(x, dy.sum(-1))
+
+        changed['gradient'] = gradient
+    if op_with_arrays is not None:
+
+        def with_arrays(arrays):
+            return _copied(op_with_arrays(arrays), ndim, n)
+
+        changed['with_arrays'] = with_arrays
     if op_outer is not None:
         batch_axes = sum(k not in op.axes.w for k in op.axes.y)
         changed['outer'] = jax.vmap(op_outer, (None, -1), 1 + batch_axes)

@@ -117,6 +117,13 @@ class Flat:
         """Whether a derivative by a weight or a state goes through an equation."""
         return any(self.flag(a) & ACTIVE for a in ins) and any(is_float(v) for v in eqn.outvars)
 
+    def made_by(self, a: Atom, name: str) -> JaxprEqn | None:
+        """The equation that makes a value, if it is of this primitive."""
+        for eqn in reversed(self.eqns):
+            if a in eqn.outvars:
+                return eqn if eqn.primitive.name == name else None
+        return None
+
     def constant(self, a: Atom) -> np.ndarray | None:
         """The value, if it is known now."""
         if self.flag(a):

@@ -27,7 +27,14 @@ from .control_flow import ControlFlowPolicy, open_cond, open_scan, open_while
 from .diagnostics import Diagnostics
 from .flags import Trace, seed_flags
 from .flat import Flat, Way
-from .open_calls import open_barrier, open_call, open_custom, open_function, open_sparse
+from .open_calls import (
+    open_barrier,
+    open_call,
+    open_custom,
+    open_function,
+    open_scatter,
+    open_sparse,
+)
 
 
 def flatten(
@@ -65,6 +72,7 @@ def _ways(policy: ControlFlowPolicy) -> dict[str, Way]:
         **dict.fromkeys(members(Family.CALL), open_call),
         **dict.fromkeys(members(Family.SPARSE), open_sparse),
         **dict.fromkeys(members(Family.BARRIER), open_barrier),
+        **dict.fromkeys(members(Family.SCATTER_ADD), open_scatter),
         'custom_jvp_call': open_custom,
         'custom_vjp_call': open_custom,
         'cond': partial(open_cond, policy),

@@ -3,11 +3,14 @@ a derivative of their own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from .._jax import Atom, JaxprEqn, Traced, is_float, open_jaxpr, trace
+from .._jax import Atom, JaxprEqn, Traced, bind, is_float, open_jaxpr, trace
 from ..ops.families import called_program
 from ..ops.marker import marked
 from ..ops.register import ETPPrimitive
@@ -48,6 +51,65 @@ def open_sparse(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) 
         return flat.emit(eqn, ins, alive)
     [call] = trace(jax.jit(f), *ins).jaxpr.eqns
     return flat.emit(call, ins, alive)
+
+
+def open_scatter(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:
+    """`base.at[o].add(w * x[i])` with known indices is a sparse product, as one call, on top of its
+    base."""
+    base, places, added = ins
+    found = _product_of_weights(flat, added)
+    if found is None or flat.constant(places) is None:
+        return flat.emit(eqn, ins, alive)
+
+    def sparse_product(zeros, x, w, of_x, of_y):
+        return bind(eqn, [zeros, of_y, found.make(x, of_x, w)])[0]
+
+    [zeros] = flat.call(jnp.zeros_like, base)
+    operands = [zeros, found.x, found.w, found.at, places]
+    [call] = trace(jax.jit(sparse_product), *operands).jaxpr.eqns
+    product = flat.emit(call.replace(source_info=eqn.source_info), operands, alive)
+    return flat.call(jnp.add, base, product[0])
+
+
+class _Gathered(NamedTuple):
+    """`make(x, at, w) = w * x[at]`, with its operands."""
+
+    x: Atom
+    at: Atom
+    w: Atom
+    make: Callable[[Any, Any, Any], Any]
+
+
+def _product_of_weights(flat: Flat, a: Atom) -> _Gathered | None:
+    """A value as the product of a weight and of data at known indices, if it is one."""
+    times = flat.made_by(a, 'mul')
+    for k in (0, 1) if times is not None else ():
+        assert times is not None
+        w, gather = times.invars[k], flat.made_by(times.invars[1 - k], 'gather')
+        if gather is None or not is_weight(flat.flag(w)) or not flat.flag(gather.invars[0]) & DATA:
+            continue
+        if flat.constant(gather.invars[1]) is None:
+            continue
+        return _gathered(flat, times, k, gather)
+    return None
+
+
+def _gathered(flat: Flat, times: JaxprEqn, k: int, gather: JaxprEqn) -> _Gathered:
+    w = times.invars[k]
+    spread = flat.made_by(w, 'broadcast_in_dim')  # samples beside the weights
+    if spread is not None and spread.invars[0].aval.size == w.aval.size:
+        w = spread.invars[0]
+    else:
+        spread = None
+
+    def make(x: Any, at: Any, w: Any) -> Any:
+        [picked] = bind(gather, [x, at])
+        if spread is not None:
+            [w] = bind(spread, [w])
+        return bind(times, [w, picked] if k == 0 else [picked, w])[0]
+
+    x, at = gather.invars
+    return _Gathered(x, at, w, make)
 
 
 def open_custom(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None) -> list[Atom]:

@@ -20,6 +20,7 @@ from ..ops.families import Family, family, is_linear
 from ..ops.sparse import is_kernel
 from .analysis import Analysis
 from .constants import constants
+from .influence import is_elementwise
 
 
 class SnapPattern(NamedTuple):
@@ -126,7 +127,7 @@ class Structure:
         """The sets of an equation's outputs; its operands `inside` have some."""
         shapes = [v.aval.shape for v in eqn.outvars]
         mine = [sets[eqn.invars[i]] for i in inside]
-        if family(eqn) is Family.ELEMENTWISE:
+        if _acts_on_each_element(eqn, inside):
             return [_union([_wide(s, (n, *shapes[0])) for s in mine])] * len(shapes)
         if is_linear(eqn) or is_kernel(eqn):
             moved = self._through(eqn, inside, sets)
@@ -161,6 +162,14 @@ class Structure:
             else:
                 total = [jnp.maximum(a, b) for a, b in zip(total, moved, strict=True)]
         return total
+
+
+def _acts_on_each_element(eqn: JaxprEqn, inside: Sequence[int]) -> bool:
+    """Whether these operands act element by element, also through a derivative of its own."""
+    kind = family(eqn)
+    if kind is Family.CUSTOM:
+        return is_elementwise(eqn, inside)
+    return kind is Family.ELEMENTWISE
 
 
 def _union(sets: Sequence[jax.Array]) -> jax.Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -31,7 +32,8 @@ class Use:
     `op` is None where no rule describes it.
 
     Where the use is element by element, w is y: the weight broadcast to the shape it is used in.
-    `meets` is the equation in which it meets data.
+    `meets` is the equation in which it meets data. `links` are the captured variables that hold the
+    op's arrays.
     """
 
     eqn: JaxprEqn
@@ -40,6 +42,7 @@ class Use:
     y: tuple[Var, ...]
     op: Op | None
     meets: JaxprEqn
+    links: tuple[Var, ...] = ()
 
     @property
     def axes(self) -> Axes | None:
@@ -72,6 +75,7 @@ def expose(step: Step, traced: Trace = 'all', shared: bool = True) -> tuple[Step
         return 0 if isinstance(a, Literal) else flags.get(a, 0)
 
     const = constants(step)
+    captured = dict(zip(step.captured_vars, step.captured, strict=True))
     eqns: list[JaxprEqn] = []
     uses: list[Use] = []
     copies: dict[tuple, Var] = {}  # of a weight, in a shape
@@ -85,7 +89,7 @@ def expose(step: Step, traced: Trace = 'all', shared: bool = True) -> tuple[Step
             eqns += [use.eqn for use in made]
             uses += made
         elif weights and f & DATA:
-            uses += _as_operands(eqn, weights, const)
+            uses += _as_operands(eqn, weights, const, captured)
         eqns.append(eqn)
     results = list(step.jaxpr.outvars)
     for k, v in enumerate([*step.hidden_outs, *step.other_outs]):
@@ -95,9 +99,9 @@ def expose(step: Step, traced: Trace = 'all', shared: bool = True) -> tuple[Step
             [y] = copy.outvars
             results[k] = y
             uses.append(Use(copy, 0, y, (y,), elementwise(v.aval.shape), copy))
-    return step.with_program(new_jaxpr(step.jaxpr.invars, results, eqns), step.captured), tuple(
-        uses
-    )
+    inputs = [*captured, *step.jaxpr.invars[len(step.captured) :]]
+    program = new_jaxpr(inputs, results, eqns)
+    return step.with_program(program, tuple(captured.values())), tuple(uses)
 
 
 def _takes_each_element(eqn: JaxprEqn, weights: Sequence[int]) -> bool:
@@ -166,8 +170,11 @@ def _meaning(eqn: JaxprEqn) -> Hashable | None:
     return None if eqn.effects else key
 
 
-def _as_operands(eqn: JaxprEqn, weights: Sequence[int], const: Const) -> list[Use]:
-    """The uses of these operands as the equation's rule describes them."""
+def _as_operands(
+    eqn: JaxprEqn, weights: Sequence[int], const: Const, captured: dict[Var, Any]
+) -> list[Use]:
+    """The uses of these operands as the equation's rule describes them. Arrays of an op are
+    captured by the step."""
     rule = getattr(eqn.primitive, 'op_rule', None) or RULES.get(eqn.primitive.name)
     outs = tuple(v for v in eqn.outvars if is_float(v))
     if not outs:
@@ -175,8 +182,22 @@ def _as_operands(eqn: JaxprEqn, weights: Sequence[int], const: Const) -> list[Us
     uses = []
     for i in weights:
         op = NotImplemented if rule is None else rule(eqn, i, const)
-        uses.append(Use(eqn, i, eqn.invars[i], outs, None if op is NotImplemented else op, eqn))
+        if op is NotImplemented:
+            uses.append(Use(eqn, i, eqn.invars[i], outs, None, eqn))
+        else:
+            links = tuple(_captured(a, captured) for a in op.arrays)
+            uses.append(Use(eqn, i, eqn.invars[i], outs, op, eqn, links))
     return uses
+
+
+def _captured(array: Any, captured: dict[Var, Any]) -> Var:
+    """The variable of an array that the step captures, now if it did not before."""
+    for v, value in captured.items():
+        if value is array:
+            return v
+    new = Var(jax.core.ShapedArray(array.shape, array.dtype))
+    captured[new] = jnp.asarray(array)
+    return new
 
 
 def _as_used(w: Var, shape: tuple[int, ...] | None, near: JaxprEqn) -> JaxprEqn:

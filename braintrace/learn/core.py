@@ -224,7 +224,7 @@ class Core:
         given = Contribution()
         if not block.alone:
             given_weights = window.given.captured, window.params
-            entry = Entry(hidden, pulled.other, carried.steps, *given_weights)
+            entry = Entry(hidden, pulled.other, carried.steps, *given_weights, window.ops)
             given = self.carrier.read(own, entry)
         traces = self.carrier.advance(own, window) if keep else None
         params = add(pulled.params, self.signal.beyond(window, extra))

@@ -19,6 +19,8 @@ import jax.numpy as jnp
 
 from .._jax import Atom
 
+FEW_STATES = 8  # of more, a product of matrices is faster than a sum of states
+
 
 class Axes(NamedTuple):
     """The labels of the axes of x, w and y, one letter for each axis."""
@@ -62,9 +64,12 @@ class Op:
         labelled: the shape of the weight in that form.
         whole: a gradient in that form to the weight's own; a reshape unless given.
         apply: `(x, w) -> y`, where a gradient is better taken through the op itself.
+        gradient: `(x, dy) -> gradient` where the op has a cheaper way than its labels.
         spread: x as an array that can be averaged over time, where it is not one (indices).
         outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
         table: where the weight is a table of which each sample reads one row.
+        arrays: large arrays that the functions above use (indices of connections).
+        with_arrays: the op with the values of a running program in the place of those arrays.
     """
 
     axes: Axes
@@ -77,8 +82,11 @@ class Op:
     whole: Callable[[Any], Any] | None = None
     apply: Callable[[Any, Any], Any] | None = None
     spread: Callable[[Any], Any] | None = None
+    gradient: Callable[[Any, Any], Any] | None = None
     outer: Callable[[Any, Any], Any] | None = None
     table: Table | None = None
+    arrays: tuple[Any, ...] = ()
+    with_arrays: Callable[[Sequence[Any]], Op] | None = None
 
     @property
     def plain(self) -> bool:
@@ -119,6 +127,8 @@ def gradient(op: Op, x: Any, dy: jax.Array) -> jax.Array:
     `(steps, *y)`."""
     if op.axes.x is None:
         return dy.sum(0)
+    if op.gradient is not None:
+        return op.gradient(x, dy)
     op_apply = op.apply
     if op_apply is None:
         return _sum_of_products(
@@ -167,8 +177,10 @@ def outer(op: Op, x: Any, q: jax.Array) -> jax.Array:
 def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
     """`Q e`: every unit takes what it had, `e` of `(states, *trace)`, through its own transition
     `Q` of `(states, states, *y)`."""
+    if len(e) > FEW_STATES:
+        return jnp.einsum(f'RS{op.axes.y},S{op.axes.trace}->R{op.axes.trace}', op.at_y(Q), e)
     Q = _beside(op, op.at_y(Q))
-    # A unit has few states; XLA makes one loop of a sum, but none of a reduction.
+    # XLA makes one loop of a sum, but none of a reduction.
     new: Any = sum(Q[:, a] * e[a] for a in range(len(e)))
     return new
 
@@ -180,7 +192,10 @@ def kept_at(op: Op, e: jax.Array, there: Any) -> jax.Array:
 
 def read(op: Op, lam: jax.Array, e: jax.Array) -> jax.Array:
     """`lam . e`: credit at the units, `(states, *y)`, meets the trace."""
-    return op.to_weight(jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', op.at_y(lam), e))
+    lam = op.at_y(lam)
+    if op.axes.y == op.axes.trace:  # nothing to contract but states and samples: one loop for XLA
+        return op.to_weight((lam * e).sum(tuple(range(e.ndim - len(op.axes.w)))))
+    return op.to_weight(jnp.einsum(f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}', lam, e))
 
 
 def _beside(op: Op, values: jax.Array) -> jax.Array:

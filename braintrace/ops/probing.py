@@ -1,4 +1,5 @@
-"""The connections of a sparse product, found by running it on index bits.
+"""The connections of a sparse product about which nothing can be read, found by running it on index
+bits.
 
 The pull of ones at y gives each weight its factor, which is a bit of i(p) when x holds that bit of
 its own index, and likewise for o(p) with cotangents.
@@ -7,59 +8,13 @@ its own index, and likewise for o(p) with cotangents.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-
-def _as_it_is(x: Any) -> Any:
-    return x
-
-
-def _positive(x: Any) -> Any:
-    return x > 0
-
-
-def _nonzero(x: Any) -> Any:
-    return x != 0
-
-
-class Connections(NamedTuple):
-    """`y[o(p)] += w[p] event(x)[i(p)]`.
-
-    `of_x` has for each axis of x the weights' index there, or the number of the axis of y it goes
-    with; `of_y` for each axis of y the weights' index, or None where it counts samples. `used`
-    tells which weights are used at all (None: all of them).
-    """
-
-    of_x: Sequence[np.ndarray | int]
-    of_y: Sequence[np.ndarray | None]
-    event: Callable[[Any], Any] = _as_it_is
-    used: np.ndarray | None = None
-
-    @property
-    def samples(self) -> list[int]:
-        """The axes of y that count samples."""
-        return [a for a, m in enumerate(self.of_y) if m is None]
-
-    @property
-    def samples_in_order(self) -> bool:
-        """Whether x has the samples of y, in the order of y."""
-        return [m for m in self.of_x if isinstance(m, int)] == self.samples
-
-    def multiply(self, x: jax.Array, w: jax.Array, y: Any) -> jax.Array:
-        """The product in ordinary operations; `y` has its shape and dtype."""
-        axes = range(len(self.of_x))
-        with_y = [a for a in axes if isinstance(self.of_x[a], int)]
-        fixed = [a for a in axes if not isinstance(self.of_x[a], int)]
-        front = [*sorted(with_y, key=lambda a: self.of_x[a]), *fixed]
-        x = x.transpose(front)[(..., *[self.of_x[a] for a in fixed])]
-        order = [*self.samples, *[a for a, m in enumerate(self.of_y) if m is not None]]
-        out = jnp.zeros([y.shape[a] for a in order], y.dtype)
-        at = (..., *[m for m in self.of_y if m is not None])
-        return out.at[at].add((x * w).astype(y.dtype)).transpose(np.argsort(order))
+from .connections import EVENTS, Connections
 
 
 def probe(f: Callable, x: Any, w: Any, y: Any) -> Connections | None:
@@ -82,7 +37,7 @@ def probe(f: Callable, x: Any, w: Any, y: Any) -> Connections | None:
         if there is None:
             return None
         of_x.append(there)
-    for event in (_as_it_is, _positive, _nonzero):
+    for event in EVENTS:
         links = Connections(of_x, of_y, event, None if used.all() else used)
         if probing.agrees(links, used):
             return links

@@ -1,13 +1,16 @@
 """Products with sparse (or event-driven) connections: `y[o(p)] += w[p] x[i(p)]`.
 
-Formats are many, and what they compute is the same. So the indices are not read from a format but
-found by running the op, see `probing`. An axis of y that a weight does not determine counts
-samples.
+Formats are many, and what they compute is the same: where the indices stand among the operands they
+are read (`reading`), else found by running the op (`probing`). An axis of y that a weight does not
+determine counts samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
 from string import ascii_letters
 from typing import Any, NamedTuple
 
@@ -17,7 +20,10 @@ import numpy as np
 
 from .._jax import JaxprEqn, bind, calls_library_kernel, is_float
 from .axes import Axes, Op
-from .probing import Connections, probe
+from .connections import Connections
+from .probing import probe
+from .reading import read_connections
+from .stored_sums import Pattern, stored_sums
 
 
 def is_kernel(eqn: JaxprEqn) -> bool:
@@ -33,36 +39,117 @@ def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
     parts = _parts(eqn, i, const)
     if parts is None:
         return NotImplemented
-    w, y = eqn.invars[i].aval, eqn.outvars[0].aval
+    x, w, y = eqn.invars[parts.x].aval, eqn.invars[i].aval, eqn.outvars[0].aval
     if w.size == 1:
         return _one_weight(parts, w, y)
-    links = probe(parts.f, eqn.invars[parts.x].aval, w, y)
+    links = read_connections(parts.f, parts.known, x, w, y) or probe(parts.f, x, w, y)
     if links is None:
         return NotImplemented
-
-    def counted(values: Sequence[Any]) -> jax.Array:
-        return links.event(values[parts.x]).astype(w.dtype)
-
     letters = ascii_letters[: w.ndim]
     batch = [ascii_letters[w.ndim + a] if m is None else '' for a, m in enumerate(links.of_y)]
     names_x = [batch[m] if isinstance(m, int) else _axis_of(m, letters) for m in links.of_x]
     names_y = [b or _axis_of(m, letters) for b, m in zip(batch, links.of_y, strict=True)]
     if links.used is None and all(names_x) and all(names_y):
+
+        def counted(values: Sequence[Any]) -> jax.Array:
+            return links.event(values[parts.x]).astype(w.dtype)
+
         return Op(Axes(''.join(names_x), letters, ''.join(names_y)), w.shape, counted)
-    labels = ''.join(batch) + letters
-    samples = links.samples
+    return Stored(parts.x, x, w, y, links).op(links.pattern(x.shape, y.shape))
 
-    def line_up_y(a: jax.Array) -> jax.Array:
-        return _pick(a, links.of_y, samples)
 
-    return Op(
-        Axes(labels, letters, labels),
-        w.shape,
-        counted,
-        kept=batch,
-        line_up_x=_line_up_x(links, tuple(y.shape[a] for a in samples) + w.shape),
-        line_up_y=line_up_y,
-    )
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A product with stored weights: operand `operand` of its equation is x; shapes and dtypes of
+    x, w and y."""
+
+    operand: int
+    x: Any
+    w: Any
+    y: Any
+    links: Connections
+
+    @property
+    def _samples(self) -> list[int]:
+        return [self.y.shape[a] for a in self.links.samples]
+
+    def op(self, pattern: Pattern) -> Op:
+        """The op, with these arrays for its connections."""
+        letters = ascii_letters[: self.w.ndim]
+        of_y = self.links.of_y
+        batch = [ascii_letters[self.w.ndim + a] if m is None else '' for a, m in enumerate(of_y)]
+        labels = ''.join(batch) + letters
+
+        def counted(values: Sequence[Any]) -> jax.Array:
+            return self.links.event(values[self.operand]).astype(self.w.dtype)
+
+        def with_arrays(arrays: Sequence[Any]) -> Op:
+            return self.op(Pattern(*arrays))
+
+        return Op(
+            Axes(labels, letters, labels),
+            self.w.shape,
+            counted,
+            kept=batch,
+            line_up_x=partial(self._line_up_x, pattern),
+            line_up_y=partial(self._line_up_y, pattern),
+            gradient=partial(self._gradient, pattern),
+            outer=partial(self._outer, pattern),
+            arrays=tuple(pattern),
+            with_arrays=with_arrays,
+        )
+
+    def _outer(self, pattern: Pattern, x: jax.Array, q: jax.Array) -> jax.Array:
+        """`(states, *samples, *w)` from `(steps, *x)` and `(steps, states, *y)`."""
+        steps, states = q.shape[:2]
+        x, q = self._flat_x(x), self._flat_y(q)
+        x, q = jnp.moveaxis(x, 0, 1), jnp.moveaxis(q, 0, 2)
+        sums = stored_sums(x, q.reshape(-1, steps, q.shape[-1]), pattern)
+        return self._used(sums.reshape(states, *self._samples, *self.w.shape))
+
+    def _gradient(self, pattern: Pattern, x: jax.Array, dy: jax.Array) -> jax.Array:
+        """The gradient of the weights from `(steps, *x)` and `(steps, *y)`."""
+        x, dy = self._flat_x(x), self._flat_y(dy)
+        sums = stored_sums(x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, dy.shape[-1]), pattern)
+        return self._used(sums.reshape(self.w.shape))
+
+    def _line_up_y(self, pattern: Pattern, a: jax.Array) -> jax.Array:
+        """Values at y, `(..., *y)`, at the weights: `(..., *samples, *w)`."""
+        lead = a.shape[: a.ndim - self.y.ndim]
+        return self._at(pattern.as_stored(pattern.out), self._flat_y(a), lead)
+
+    def _line_up_x(self, pattern: Pattern, x: jax.Array) -> jax.Array:
+        """x at the weights: `(*samples, *w)`."""
+        [x] = self._flat_x(x[None])
+        return self._used(self._at(pattern.as_stored(pattern.into()), x, ()))
+
+    def _at(self, index: jax.Array, a: jax.Array, lead: tuple[int, ...]) -> jax.Array:
+        """Values `(*lead, samples, units)` at these units: `(*lead, *samples, *w)`."""
+        picked = a.at[..., index].get(mode='promise_in_bounds', wrap_negative_indices=False)
+        return picked.reshape(*lead, *self._samples, *self.w.shape)
+
+    def _used(self, a: jax.Array) -> jax.Array:
+        """Zero for weights that nothing uses."""
+        return a if self.links.used is None else a * self.links.used
+
+    def _flat_y(self, a: jax.Array) -> jax.Array:
+        """Values at y, `(..., *y)`, as `(..., samples, outputs)`."""
+        lead = a.ndim - self.y.ndim
+        of_y, samples = self.links.of_y, self.links.samples
+        units = [k for k, m in enumerate(of_y) if m is not None]
+        a = a.transpose([*range(lead), *[lead + k for k in (*samples, *units)]])
+        return a.reshape(*a.shape[:lead], prod(self._samples), -1)
+
+    def _flat_x(self, x: jax.Array) -> jax.Array:
+        """`(steps, *x)` as `(steps, samples, inputs)`; samples that see the same x have it each."""
+        of_x, samples = self.links.of_x, self.links.samples
+        at = {m: k for k, m in enumerate(of_x) if isinstance(m, int)}
+        units = [k for k, m in enumerate(of_x) if not isinstance(m, int)]
+        x = x.transpose([0, *[1 + k for k in (*[at[a] for a in samples if a in at], *units)]])
+        x = x.reshape(*x.shape[: x.ndim - len(units)], -1)
+        x = jnp.expand_dims(x, [1 + k for k, a in enumerate(samples) if a not in at])
+        x = jnp.broadcast_to(x, (len(x), *self._samples, x.shape[-1]))
+        return x.reshape(len(x), prod(self._samples), -1)
 
 
 def _one_weight(parts: _Parts, w: Any, y: Any) -> Op:
@@ -84,33 +171,12 @@ def _axis_of(m: np.ndarray | None, letters: str) -> str:
     return next((c for a, c in enumerate(letters) if np.array_equal(m, along[a])), '')
 
 
-def _line_up_x(links: Connections, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
-    """A function that takes x to where the weights multiply it, `(*samples, *w)`."""
-    at = {m: k for k, m in enumerate(links.of_x) if isinstance(m, int)}  # sample axis of y -> of x
-    with_x = [at[a] for a in links.samples if a in at]
-    without = [k for k, a in enumerate(links.samples) if a not in at]  # these see the same x
-
-    def line_up_x(x: jax.Array) -> jax.Array:
-        aligned = jnp.expand_dims(_pick(x, links.of_x, with_x), without)
-        return jnp.broadcast_to(aligned if links.used is None else aligned * links.used, shape)
-
-    return line_up_x
-
-
-def _pick(a: jax.Array, maps: Sequence, samples: Sequence[int]) -> jax.Array:
-    """The axes that weights determine, replaced by the weights' axes at the end; samples stay
-    before them, in the order of y."""
-    lead = a.ndim - len(maps)
-    fixed = [(lead + k, m) for k, m in enumerate(maps) if isinstance(m, np.ndarray)]
-    a = a.transpose([*range(lead), *[lead + k for k in samples], *[k for k, _ in fixed]])
-    return a[(..., *[m for _, m in fixed])]
-
-
 class _Parts(NamedTuple):
-    """An equation as `f(x, w)`, and the number of the operand x."""
+    """An equation as `f(x, w)`, the number of the operand x, and the values of all others."""
 
     f: Callable[[Any, Any], Any]
     x: int
+    known: list[np.ndarray]
 
 
 def _parts(eqn: JaxprEqn, i: int, const: Callable) -> _Parts | None:
@@ -130,7 +196,7 @@ def _parts(eqn: JaxprEqn, i: int, const: Callable) -> _Parts | None:
         values.update({i: w, j: x})
         return bind(eqn, [values[k] for k in range(len(eqn.invars))])[0]
 
-    return _Parts(f, j)
+    return _Parts(f, j, [v for v in known.values() if v is not None])
 
 
 # ---- JAX's own sparse products -------------------------------------------------------------------
@@ -143,15 +209,12 @@ def plain_form(eqn: JaxprEqn, const: Callable) -> Callable | None:
     if any(m is None for m in indices):
         return None
     y = eqn.outvars[0].aval
-    links: Connections | None
-    if eqn.primitive.name.startswith(('csr', 'coo')):
-        x, links = len(eqn.invars) - 1, _of_matrix(eqn, indices)
-    else:
-        parts = _parts(eqn, 0, const)
-        if parts is None:
-            return None
-        x = parts.x
-        links = probe(parts.f, eqn.invars[x].aval, eqn.invars[0].aval, y)
+    parts = _parts(eqn, 0, const)
+    if parts is None:
+        return None
+    x = parts.x
+    avals = eqn.invars[x].aval, eqn.invars[0].aval, y
+    links = read_connections(parts.f, parts.known, *avals) or probe(parts.f, *avals)
     if links is None or not links.samples_in_order:
         return None
 
@@ -160,15 +223,3 @@ def plain_form(eqn: JaxprEqn, const: Callable) -> Callable | None:
         return links.multiply(values[x], w, y)
 
     return sparse_product
-
-
-def _of_matrix(eqn: JaxprEqn, indices: Sequence[np.ndarray]) -> Connections:
-    """The connections of a CSR or COO matrix, or of its transpose."""
-    if eqn.primitive.name.startswith('csr'):
-        cols, starts = indices
-        rows = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
-    else:
-        rows, cols = indices
-    out, into = (cols, rows) if eqn.params['transpose'] else (rows, cols)
-    ndim = eqn.outvars[0].aval.ndim
-    return Connections([into, *range(1, ndim)], [out, *[None] * (ndim - 1)])

@@ -27,6 +27,7 @@ import jax
 
 from ..engine.window import Window
 from ..graph.samples import Samples
+from ..ops.axes import Op
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout
 
@@ -59,13 +60,14 @@ class Credit:
 class Entry:
     """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states
     of other kinds (None where they are not float); the number of steps done before; captured values
-    and parameters."""
+    and parameters; the op of each relation."""
 
     hidden: list[Any]
     other: list[Any]
     steps: Any
     captured: Sequence[Any]
     params: Sequence[Any]
+    ops: Sequence[Op]
 
 
 @dataclass

@@ -10,6 +10,7 @@ travels, so the result does not depend on how time is cut into blocks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -102,12 +103,12 @@ class PositionWise(BlockCarrier):
                     df = window.factors.slope(f.relation, group, f.unit)
                     dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(back.mu), 1)
                 if traces is not None:
-                    met = self.read_slot(s, traces, back.mu_entry)
+                    met = self.read_slot(s, traces, back.mu_entry, window.ops)
                     from_before[s.relation] = from_before.get(s.relation, 0) + met
                 if keep:
                     new |= self._advance(s, traces, window, back)
         weights = {
-            r: gradient(self._op(r), window.operands[r], d) + from_before.get(r, 0)
+            r: gradient(window.ops[r], window.operands[r], d) + from_before.get(r, 0)
             for r, d in dy.items()
         }
         return Contribution(weights), new if keep else None
@@ -127,7 +128,7 @@ class PositionWise(BlockCarrier):
         weights: dict[int, Any] = {}
         for s in self.slots:
             lam = self.layout.units[s.group].of_leaves(entry.hidden, 0)
-            met = self.read_slot(s, traces, lam)
+            met = self.read_slot(s, traces, lam, entry.ops)
             weights[s.relation] = weights.get(s.relation, 0) + met
         return Contribution(weights)
 
@@ -151,14 +152,14 @@ class PositionWise(BlockCarrier):
                 axes |= TableTrace.sample_axes(s.key, self.layout.relations[s.relation], samples)
         return axes
 
-    def read_slot(self, s: Slot, traces: Traces, lam: jax.Array) -> Any:
+    def read_slot(self, s: Slot, traces: Traces, lam: jax.Array, ops: Sequence[Op]) -> Any:
         """What credit `lam[state, unit]` gives with one trace: a gradient of the weight."""
         if self._forgets(s.group):
-            return LastStep(self.layout, s).read(traces, lam)
+            return LastStep(self.layout, s).read(traces, lam, ops)
         table, at_y = self._table(s), s.feeds[0].at_y(lam)
         if table is not None:
             return table.read(s.key, traces, at_y)
-        return read(self._op(s.relation), *alike(at_y, traces[s.key]))
+        return read(ops[s.relation], *alike(at_y, traces[s.key]))
 
     def _advance(self, s: Slot, traces: Traces | None, window: Window, back: Backwards) -> Traces:
         """The trace of one slot at the end of a window."""
@@ -171,11 +172,11 @@ class PositionWise(BlockCarrier):
         new: Any = 0
         if traces is not None:
             Q, before = alike(s.feeds[0].at_y(back.Q_entry), traces[s.key])
-            new = decay(self._op(s.relation), Q, before)
+            new = decay(window.ops[s.relation], Q, before)
         for f in s.feeds:
             arrived = self._arrived(f, s.group, window, back)
             arrived = arrived.astype(trace_type(arrived.dtype))
-            new = new + outer(self._op(f.relation), window.operands[f.relation], arrived)
+            new = new + outer(window.ops[f.relation], window.operands[f.relation], arrived)
         return {s.key: new.astype(self.dtype or s.dtype)}
 
     def _advance_table(
@@ -191,9 +192,6 @@ class PositionWise(BlockCarrier):
         *y)."""
         df = window.factors.slope(f.relation, group, f.unit)
         return over_states(f.at_y(back.Q) * df[:, None], 2)
-
-    def _op(self, relation: int) -> Op:
-        return self.layout.relations[relation].op
 
     def _forgets(self, group: int) -> bool:
         """Whether all that a group's units know of the past is what the last step did."""

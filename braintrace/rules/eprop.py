@@ -77,9 +77,6 @@ class Filtered(BlockCarrier):
         leaf_of = {v: i for i, v in enumerate(self.layout.graph.step.hidden_vars)}
         return jnp.stack([row.of(leaves[leaf_of[row.old]]) for row in self._rows(group)], axis)
 
-    def _op(self, relation: int) -> Op:
-        return self.layout.relations[relation].op
-
     def init(self) -> Traces:
         traces = self.inner.init()
         for s in self._slots:
@@ -107,9 +104,10 @@ class Filtered(BlockCarrier):
         if traces is not None:
             for s in self._slots:
                 lam = self._of_leaves(s.group, [self.kappa * a for a in entry], 0)
-                met = self._read(s, traces[s.key.of(KAPPA)], lam)
+                met = self._read(s, traces[s.key.of(KAPPA)], lam, window.ops)
                 if credit.past is not None:
-                    met = met + self._low_part(s, traces, [p[0] for p in credit.past])
+                    past = [p[0] for p in credit.past]
+                    met = met + self._low_part(s, traces, past, window.ops)
                 given.weights[s.relation] = given.weights[s.relation] + met
         if not keep:
             return given, None
@@ -139,8 +137,8 @@ class Filtered(BlockCarrier):
         none = [jnp.zeros_like(s[0]) for s in signals]
         return scan(turn, none, signals, length, reverse=True)
 
-    def _read(self, s: Slot, m: jax.Array, lam: jax.Array) -> Any:
-        return read(self._op(s.relation), *alike(s.feeds[0].at_y(lam), m))
+    def _read(self, s: Slot, m: jax.Array, lam: jax.Array, ops: Sequence[Op]) -> Any:
+        return read(ops[s.relation], *alike(s.feeds[0].at_y(lam), m))
 
     def _low_passes(self, traces: Traces | None, window: Window) -> Traces:
         """`m_b = kappa^K m_a + R_0 e_a + sum_j x_j (x) (R_j df_j + kappa^(K-j) df'_j)`, with
@@ -161,7 +159,7 @@ class Filtered(BlockCarrier):
                 m: Any = 0
                 if traces is not None:
                     R_at_y, e = alike(s.feeds[0].at_y(R_entry), traces[s.key])
-                    moved = decay(self._op(s.relation), R_at_y, e)
+                    moved = decay(window.ops[s.relation], R_at_y, e)
                     m = self.kappa**K * traces[s.key.of(KAPPA)] + moved
                 for f in s.feeds:
                     df = window.factors.slope(f.relation, group, f.unit)
@@ -169,26 +167,26 @@ class Filtered(BlockCarrier):
                     arrived = over_states(f.at_y(R) * df[:, None], 2)
                     power = powers.astype(arrived.dtype).reshape(-1, *[1] * (arrived.ndim - 1))
                     arrived = arrived + df_read * power
-                    m = m + outer(self._op(f.relation), window.operands[f.relation], arrived)
+                    m = m + outer(window.ops[f.relation], window.operands[f.relation], arrived)
                 new[s.key.of(KAPPA)] = m.astype(s.dtype)
         return new
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         given = self.inner.read(traces, entry)
         for s in self._slots:  # where there is a low-pass, credit meets it instead
-            met = self._low_part(s, traces, entry.hidden)
+            met = self._low_part(s, traces, entry.hidden, entry.ops)
             given.weights[s.relation] = given.weights[s.relation] + met
         return given
 
-    def _low_part(self, s: Slot, traces: Traces, leaves: Sequence[Any]) -> Any:
+    def _low_part(self, s: Slot, traces: Traces, leaves: Sequence[Any], ops: Sequence[Op]) -> Any:
         """What credit of the state gets from the low-pass, less what it gets from the trace
         itself."""
         read_rows, carried = self._rows(s.group), self.layout.units[s.group].rows
         lam = self._of_leaves(s.group, leaves, 0)
         none = jnp.zeros_like(lam[0])
         both = jnp.stack([lam[read_rows.index(r)] if r in read_rows else none for r in carried])
-        low = self._read(s, traces[s.key.of(KAPPA)], lam)
-        return low - self.inner.read_slot(s, traces, both)
+        low = self._read(s, traces[s.key.of(KAPPA)], lam, ops)
+        return low - self.inner.read_slot(s, traces, both, ops)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         return {**self.inner.advance(traces, window), **self._low_passes(traces, window)}

@@ -8,6 +8,7 @@ in + out numbers instead of their product.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ import jax.numpy as jnp
 from ..engine.loop import over_states
 from ..engine.window import Window
 from ..graph.samples import Samples
-from ..ops.axes import spread, spread_gradient, spread_shape
+from ..ops.axes import Op, spread, spread_gradient, spread_shape
 from ..plan.keys import INPUT, OUTPUT, TraceKey, trace_type
 from ..plan.layout import Layout, Slot
 from .carrier import Traces
@@ -58,15 +59,14 @@ class LastStep:
             axes[of_f] = self.layout.sample_axis_of_output(f.relation, samples)
         return axes
 
-    def read(self, traces: Traces, lam: jax.Array) -> Any:
+    def read(self, traces: Traces, lam: jax.Array, ops: Sequence[Op]) -> Any:
         """What credit `lam[state, unit]` of the entry state gives: a gradient of the weight."""
         total: Any = 0
         for k, f in enumerate(self.slot.feeds):
             of_x, of_f = self._keys(k)
-            op = self.layout.relations[f.relation].op
             signal = over_states(f.at_y(lam) * traces[of_f], 0)
             x = traces[of_x][None] if of_x in traces else None
-            total = total + spread_gradient(op, x, signal[None])
+            total = total + spread_gradient(ops[f.relation], x, signal[None])
         return total
 
     def advance(self, window: Window) -> Traces:

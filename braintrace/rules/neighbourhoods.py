@@ -27,6 +27,36 @@ class Neighbours(NamedTuple):
         flat = self.units.reshape(len(self.units), -1)
         return bool((flat == flat[:, :1]).all())
 
+    @property
+    def by_list(self) -> Lists:
+        """The different lists, and the elements of y that have each."""
+        units, there = (a.reshape(len(a), -1).T for a in (self.units, self.there))
+        both = np.concatenate([units, there], 1)
+        _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
+        which = which.ravel()
+        count = np.bincount(which)
+        if len(count) * count.max() > 2 * len(which):  # too unequal: each element by itself
+            first = which = np.arange(len(both))
+            count = np.ones(len(both), int)
+        by_list = np.argsort(which, kind='stable')
+        slot = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+        members = np.tile(first[:, None], count.max())
+        members[which[by_list], slot] = by_list
+        place = np.empty(len(which), int)
+        place[by_list] = which[by_list] * count.max() + slot
+        return Lists(units[first], there[first], members, place)
+
+
+class Lists(NamedTuple):
+    """Lists of elements of the state, `units` and `there` of `(lists, number)`, the elements of y
+    that have each list, `members` of `(lists, most)` (the first of them again where there are
+    fewer), and where each element of y stands among those, `place` of `(y,)`."""
+
+    units: np.ndarray
+    there: np.ndarray
+    members: np.ndarray
+    place: np.ndarray
+
 
 class Neighbourhoods:
     """The neighbourhoods of n steps for each use of a weight, found from the structure of the

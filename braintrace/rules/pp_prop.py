@@ -120,10 +120,10 @@ class Factorised(BlockCarrier):
         weights = self._weights(signals, old, ex, window)
         for r, signal in late.items():
             x = old[self.inputs[r]][None] if r in self.inputs else None
-            weights[r] = weights[r] + spread_gradient(self._op(r), x, signal[:1])
+            weights[r] = weights[r] + spread_gradient(window.ops[r], x, signal[:1])
         for r in impure:
             rest = credit.y[r] - direct[r]
-            weights[r] = weights[r] + gradient(self._op(r), window.operands[r], rest)
+            weights[r] = weights[r] + gradient(window.ops[r], window.operands[r], rest)
         return Contribution(weights), {**ex, **new} if keep else None
 
     def _signals(
@@ -164,7 +164,7 @@ class Factorised(BlockCarrier):
         weights = {r: signal.sum(0) for r, signal in signals.items() if r not in g}
         if window.length == 1:
             for r, signal in g.items():
-                weights[r] = spread_gradient(self._op(r), ex[self.inputs[r]][None], signal)
+                weights[r] = spread_gradient(window.ops[r], ex[self.inputs[r]][None], signal)
             return weights
 
         def turn(later, now):
@@ -174,9 +174,9 @@ class Factorised(BlockCarrier):
         none = {r: jnp.zeros_like(signal[0]) for r, signal in g.items()}
         first, G = scan(turn, none, g, window.length, reverse=True)
         for r, key in self.inputs.items():
-            inside = gradient(self._op(r), window.operands[r], G[r])
+            inside = gradient(window.ops[r], window.operands[r], G[r])
             from_before = self.decay_x * first[r][None]
-            weights[r] = inside + spread_gradient(self._op(r), old[key][None], from_before)
+            weights[r] = inside + spread_gradient(window.ops[r], old[key][None], from_before)
         return weights
 
     def _input_traces(self, traces: Traces, window: Window) -> Traces:
@@ -228,7 +228,7 @@ class Factorised(BlockCarrier):
             signal = over_states(feed.at_y(lam) * traces[key], 0)
             signal = (signal / _correction(self.decay_f, entry.steps - 1)).astype(signal.dtype)
             x = traces[self.inputs[r]][None] if r in self.inputs else None
-            met = spread_gradient(self._op(r), x, signal[None])
+            met = spread_gradient(entry.ops[r], x, signal[None])
             weights[r] = weights.get(r, 0) + met
         return Contribution(weights)
 

@@ -27,7 +27,7 @@ from ..ops.axes import decay, gradient, kept_at, outer, read
 from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-from .neighbourhoods import Neighbourhoods, Neighbours
+from .neighbourhoods import Lists, Neighbourhoods, Neighbours
 from .whole_state import SampleState, TracedUse
 
 
@@ -93,10 +93,30 @@ class SparseInfluence(BlockCarrier):
     def _push(self, traces: Traces, pulled: Pulled) -> Traces:
         """`Phi e`, inside the neighbourhoods."""
         new: Traces = {}
+        blocks: dict[bytes, jax.Array] = {}  # by the lists that they are for
         for u, near in self._pairs:
-            push = self._push_together if near.alike else self._push_apart
-            new[u.key] = push(u, near, traces[u.key], pulled)
+            e = traces[u.key]
+            if near.alike:
+                new[u.key] = self._push_together(u, near, e, pulled)
+            elif u.op.line_up_y is None:
+                lists = near.by_list
+                told = lists.units.tobytes() + lists.there.tobytes()
+                if told not in blocks:
+                    blocks[told] = self._blocks(lists, pulled)
+                new[u.key] = _push_by_list(u, lists, blocks[told], e)
+            else:
+                new[u.key] = self._push_apart(u, near, e, pulled)
         return new
+
+    def _blocks(self, lists: Lists, pulled: Pulled) -> jax.Array:
+        """The part of Phi inside of each list, `(samples, lists, number, number)`."""
+        to, of = lists.units[:, :, None], lists.units[:, None]
+        there = lists.there[:, :, None] & lists.there[:, None]
+        if pulled.colour is not None:
+            there = there & self.near.of_state[to, of]
+        Phi = pulled.Phi if self.state.axes is not None else pulled.Phi[:, None]
+        picked = jnp.moveaxis(Phi, 1, 2)[pulled.row_of(to), of]
+        return jnp.moveaxis(picked, -1, 0) * there
 
     def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
         """Where all elements of y have the same neighbourhood: one dense product."""
@@ -112,7 +132,7 @@ class SparseInfluence(BlockCarrier):
         return kept_at(u.op, grown, _beside_samples(near.there, u, 1))
 
     def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
-        """Where neighbourhoods differ: a small block of Phi for each element of y."""
+        """Where neighbourhoods differ and each weight has its own: a block of Phi for each."""
         to, of = near.units[:, None], near.units[None]
         there = near.there[:, None] & near.there[None]
         if pulled.colour is not None:
@@ -197,11 +217,30 @@ class SparseInfluence(BlockCarrier):
         xs = signals, past, every.Phi, every.dys, every.xs
         (new, total), _ = scan(turn, start, xs, window.length)
         same_step = {
-            r: gradient(relation.op, window.operands[r], credit.y[r])
-            for r, relation in enumerate(self.layout.relations)
+            r: gradient(window.ops[r], window.operands[r], credit.y[r])
+            for r in range(len(self.layout.relations))
         }
         from_before = state.weights_to_params(total, window.given.captured, window.params)
         return Contribution(same_step, from_before.params), new if keep else None
+
+
+def _push_by_list(u: TracedUse, lists: Lists, blocks: jax.Array, e: jax.Array) -> jax.Array:
+    """A trace of `(number, *trace)` times the block of the list that each element of y has."""
+    op = u.op
+    inner = [c for c in op.axes.y if c != u.sample_label]
+    rest = [c for c in op.axes.trace if c not in op.axes.y]
+    labels = f'.{op.axes.trace}'  # the dot stands for the elements of the list
+    front = [labels.index(c) for c in (*u.sample_label, *inner)]
+    back = [labels.index(c) for c in rest]
+    order = [*front, 0, *back]
+    shape = [e.shape[a] for a in order]
+    flat = e.transpose(order).reshape(len(blocks), lists.place.size, len(e), -1)
+    # All elements with one list beside each other: one product of matrices for a list.
+    many, most = lists.members.shape
+    together = flat[:, lists.members.ravel()].reshape(len(blocks), many, most, len(e), -1)
+    grown = jnp.einsum('blrs,blmsi->blmri', blocks, together)
+    grown = grown.reshape(len(blocks), many * most, len(e), -1)[:, lists.place]
+    return grown.reshape(shape).transpose(np.argsort(order))
 
 
 def _beside_samples(a: np.ndarray, u: TracedUse, lead: int) -> np.ndarray:

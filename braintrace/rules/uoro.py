@@ -131,8 +131,8 @@ class RankOne(BlockCarrier):
         (new, total), _ = jax.lax.scan(turn, start, jnp.arange(window.length))
         gradients = {p.number: t for p, t in zip(self.params, total, strict=True)}
         same_step = {
-            r: gradient(relation.op, window.operands[r], credit.y[r])
-            for r, relation in enumerate(self.layout.relations)
+            r: gradient(window.ops[r], window.operands[r], credit.y[r])
+            for r in range(len(self.layout.relations))
         }
         params = self.state.to_params(gradients).params
         return Contribution(same_step, params), new if keep else None

@@ -1,0 +1,146 @@
+"""Sums of products at the stored weights of a sparse matrix, the one thing that a gradient and a
+trace of sparse connections are made of:
+
+    sums[l, p] = sum_k x[l, k, into[p]] g[l, k, out[p]]
+
+Where few of the x are other than zero (spikes), only those are walked over, step by step, in the
+way of the product itself: a spike of input i adds a row of g to the weights of i. Where x are
+values, each weight takes the product of two rows, `x[:, into[p]]` and `g[:, out[p]]`, with the
+units first so that a row lies in one piece. Which of the two is chosen when it runs, by counting.
+On a CPU with numba and brainevent this is one kernel; elsewhere it is plain JAX.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+FEW = 8  # spikes are few if less than one in so many
+CHUNK = 1 << 16  # weights that take their products at once
+
+
+class Pattern(NamedTuple):
+    """The stored weights in a list by input.
+
+    Args:
+        out: `(stored,)`, the output that each weight of the list adds to.
+        starts: `(inputs + 1,)`, where the weights of each input begin.
+        place: `(stored,)`, where in the list each weight stands as it is stored; of length 0 where
+            the list is as they are stored.
+    """
+
+    out: Any
+    starts: Any
+    place: Any
+
+    @classmethod
+    def of(cls, into: np.ndarray, out: np.ndarray, inputs: int) -> Pattern:
+        """The pattern of weights with these inputs and outputs, both `(stored,)`."""
+        starts = np.concatenate([[0], np.cumsum(np.bincount(into, minlength=inputs))])
+        place = np.zeros(0, np.int32)
+        if (np.diff(into) < 0).any():
+            by_input = np.argsort(into, kind='stable')
+            out, place = out[by_input], np.empty(len(into), np.int32)
+            place[by_input] = np.arange(len(into))
+        return cls(np.asarray(out, np.int32), starts.astype(np.int32), place)
+
+    @property
+    def stored(self) -> int:
+        """How many weights there are."""
+        return self.out.shape[0]
+
+    def into(self) -> jax.Array:
+        """The input of each weight of the list, `(stored,)`."""
+        lengths = jnp.diff(self.starts)
+        inputs = jnp.arange(len(lengths), dtype=jnp.int32)
+        return jnp.repeat(inputs, lengths, total_repeat_length=self.stored)
+
+    def as_stored(self, listed: jax.Array) -> jax.Array:
+        """Values of the list, `(..., stored)`, in the order in which the weights are stored."""
+        return listed[..., self.place] if self.place.shape[0] else listed
+
+
+def stored_sums(x: jax.Array, g: jax.Array, pattern: Pattern) -> jax.Array:
+    """`(lead, stored)` from x of `(samples, steps, inputs)` and g of `(lead, steps, outputs)`;
+    `lead` counts samples last, so that row l of g belongs to sample `l % samples`."""
+    x, by_input = x.astype(g.dtype), (pattern.out, pattern.starts)
+    if g.dtype in (jnp.float32, jnp.float64) and _has_kernel():
+        listed = lax.platform_dependent(x, g, *by_input, cpu=_by_kernel, default=_plain)
+    else:
+        listed = _plain(x, g, *by_input)
+    return pattern.as_stored(listed)
+
+
+# ---- plain JAX -----------------------------------------------------------------------------------
+
+
+def _plain(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
+    samples, lead = len(x), len(g)
+    most = max(1, len(out) // FEW)  # weights that the spikes of one step may touch
+    touched = (x != 0).astype(jnp.int32) @ jnp.diff(starts)
+
+    def one(at: tuple[jax.Array, jax.Array]) -> jax.Array:
+        sample, g = at
+        few = touched[sample].max() <= most
+        of_spikes = functools.partial(_of_spikes, most)
+        return lax.cond(few, of_spikes, _of_values, x[sample], g, out, starts)
+
+    return lax.map(one, (jnp.arange(lead) % samples, g))
+
+
+def _of_spikes(
+    most: int, x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array
+) -> jax.Array:
+    """The sums for x of `(steps, inputs)`, of which the nonzero ones touch at most so many weights
+    in a step."""
+    stored, lengths = len(out), jnp.diff(starts)
+    turn = jnp.arange(most)
+
+    def step(sums, at):
+        x, g = at
+        active = jnp.where(x != 0, lengths, 0)
+        ends = jnp.cumsum(active)
+        row = jnp.repeat(jnp.arange(len(x)), active, total_repeat_length=most)
+        p = jnp.where(turn < ends[-1], starts[row] + turn - (ends - active)[row], stored)
+        return sums.at[p].add(x[row] * g[out.at[p].get(mode='clip')], mode='drop'), None
+
+    return lax.scan(step, jnp.zeros(stored, g.dtype), (x, g))[0]
+
+
+def _of_values(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
+    """The sums for any x of `(steps, inputs)`, some weights at a time."""
+    rows, cols, into = x.T, g.T, Pattern(out, starts, ()).into()
+
+    def some(at: tuple[jax.Array, jax.Array]) -> jax.Array:
+        into, out = at
+        return (rows[into] * cols[out]).sum(-1)
+
+    whole = len(out) // CHUNK * CHUNK
+    chunks = into[:whole].reshape(-1, CHUNK), out[:whole].reshape(-1, CHUNK)
+    rest = some((into[whole:], out[whole:]))
+    return jnp.concatenate([lax.map(some, chunks).reshape(-1), rest])
+
+
+# ---- a kernel for the CPU ------------------------------------------------------------------------
+
+
+@functools.cache
+def _has_kernel() -> bool:
+    """Whether numba is there to compile the kernel, and brainevent to let XLA call it."""
+    return all(importlib.util.find_spec(name) is not None for name in ('numba', 'brainevent'))
+
+
+def _by_kernel(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
+    import brainevent
+
+    from . import cpu_kernels
+
+    sums = jax.ShapeDtypeStruct((len(g), len(out)), g.dtype)
+    kernel = brainevent.numba_kernel(cpu_kernels.stored_sums, outs=[sums], vmap_method='sequential')
+    return kernel(x, g, out, starts)[0]
