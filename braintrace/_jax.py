@@ -144,6 +144,28 @@ def is_float(a: Any) -> bool:
     return jnp.issubdtype(a.aval.dtype, jnp.inexact)
 
 
+def is_complex(a: Any) -> bool:
+    """Whether a value of this type has two real parts."""
+    return jnp.issubdtype(a.aval.dtype, jnp.complexfloating)
+
+
+def part(a: Any, imaginary: bool) -> Any:
+    """The real or the imaginary part of an array; a real one is its own real part."""
+    return jnp.imag(a) if imaginary else jnp.real(a)
+
+
+def real_dtype(dtype: Any) -> Any:
+    """The type of the parts of values of this type."""
+    return jnp.finfo(dtype).dtype
+
+
+def with_precision(a: jax.Array, like: jax.Array) -> jax.Array:
+    """The array in the precision of another, real one; complex numbers stay complex."""
+    if jnp.iscomplexobj(a):
+        return a.astype(jnp.promote_types(like.dtype, jnp.complex64))
+    return a.astype(like.dtype)
+
+
 @functools.cache
 def _blank() -> Jaxpr:
     return jax.make_jaxpr(lambda: ())().jaxpr

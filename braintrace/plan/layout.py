@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_float
+from .._jax import Var, is_float, real_dtype
 from ..graph.analysis import Row
 from ..graph.compile import Graph
 from ..graph.groups import Group, colour
@@ -109,10 +109,15 @@ class Units:
         parts = [row.of(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
         return jnp.stack(parts, axis)
 
+    def credit_of_leaves(self, leaves: Sequence[Any], axis: int) -> jax.Array:
+        """Credit of hidden leaves as credit of the carried states, stacked on an axis."""
+        parts = [row.credit(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
+        return jnp.stack(parts, axis)
+
     def identity(self, length: int) -> jax.Array:
         """A transition `(length, states, states, *units)` that keeps every carried state as it
         is."""
-        eye = jnp.eye(self.states, dtype=self.rows[0].old.aval.dtype)
+        eye = jnp.eye(self.states, dtype=real_dtype(self.rows[0].old.aval.dtype))
         eye = eye.reshape(*eye.shape, *[1] * len(self.shape))
         return jnp.broadcast_to(eye, (length, *eye.shape[:2], *self.shape))
 

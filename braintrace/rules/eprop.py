@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from .._jax import Var, is_float
+from .._jax import Var, is_float, with_precision
 from ..engine.credit import from_signals
 from ..engine.evaluate import is_inexact
 from ..engine.loop import over_states, scan
@@ -71,9 +71,9 @@ class Filtered(BlockCarrier):
         return self.layout.exposed(group)
 
     def _of_leaves(self, group: int, leaves: Sequence[Any], axis: int) -> jax.Array:
-        """Values of hidden leaves as values of the states that are read, stacked on an axis."""
+        """Credit of hidden leaves as credit of the states that are read, stacked on an axis."""
         leaf_of = {v: i for i, v in enumerate(self.layout.graph.step.hidden_vars)}
-        return jnp.stack([row.of(leaves[leaf_of[row.old]]) for row in self._rows(group)], axis)
+        return jnp.stack([row.credit(leaves[leaf_of[row.old]]) for row in self._rows(group)], axis)
 
     def init(self) -> Traces:
         traces = self.inner.init()
@@ -131,7 +131,7 @@ class Filtered(BlockCarrier):
         return scan(turn, none, signals, length, reverse=True)
 
     def _read(self, s: Slot, m: jax.Array, lam: jax.Array, ops: Sequence[Op]) -> Any:
-        return read(ops[s.relation], s.feeds[0].at_y(lam), m.astype(lam.dtype))
+        return read(ops[s.relation], s.feeds[0].at_y(lam), with_precision(m, lam))
 
     def _low_passes(self, traces: Traces | None, window: Window) -> Traces:
         """`m_b = kappa^K m_a + R_0 e_a + sum_j x_j (x) (R_j df_j + kappa^(K-j) df'_j)`, with
@@ -151,7 +151,7 @@ class Filtered(BlockCarrier):
             for s in [s for s in self._slots if s.group == group]:
                 m: Any = 0
                 if traces is not None:
-                    e = traces[s.key].astype(R_entry.dtype)
+                    e = with_precision(traces[s.key], R_entry)
                     moved = decay(window.ops[s.relation], s.feeds[0].at_y(R_entry), e)
                     m = self.kappa**K * traces[s.key.of(KAPPA)] + moved
                 for f in s.feeds:

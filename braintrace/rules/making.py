@@ -9,7 +9,8 @@ from .carrier import BlockCarrier, Several
 from .d_rtrl import PositionWise
 from .eprop import Filtered
 from .kf_rtrl import Kronecker
-from .options import decays, preference
+from .leak import leak_of
+from .options import decays, preference, share
 from .pp_prop import Factorised
 from .random_bits import as_key
 from .signals import (
@@ -31,10 +32,11 @@ def position_wise(
     layout: Layout,
     trace_dtype: Any = None,
     embedding_rows: int | None = None,
-    decay: float | None = None,
+    decay: Any = None,
     **_: Any,
 ) -> PositionWise:
-    return PositionWise(layout, everyone(layout), trace_dtype, decay, embedding_rows)
+    leak = None if decay is None else leak_of(layout, decay)
+    return PositionWise(layout, everyone(layout), trace_dtype, leak, embedding_rows)
 
 
 def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
@@ -42,7 +44,7 @@ def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
 
 
 def ottt(layout: Layout, decay: float) -> Factorised:
-    return Factorised(layout, everyone(layout), decay, 0.0)
+    return Factorised(layout, everyone(layout), share('decay', decay), 0.0)
 
 
 def hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -> Several:

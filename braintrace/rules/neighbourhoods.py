@@ -70,14 +70,15 @@ class Neighbourhoods:
         """Which elements of the new state depend on which of the old state in one step,
         `(new, old)`."""
         state = self._state
-        cuts = np.cumsum([int(np.prod(shape)) for shape in state.shapes])[:-1]
-        parts = np.split(np.eye(state.size_of_one, dtype=np.float32), cuts, 1)
+        sizes = [int(np.prod(shape)) for shape in state.shapes]
+        parts = np.split(np.eye(sum(sizes), dtype=np.float32), np.cumsum(sizes)[:-1], 1)
         axis = -1 if state.axes is None else 0
         start = {
             v: _in_first_sample(part, v.aval.shape, axis)
             for v, part in zip(state.vars, parts, strict=True)
         }
-        return self._of_one_sample(state.structure.reach(start, self._new_states))
+        reached = self._of_one_sample(state.structure.reach(start, self._new_states))
+        return reached[:, state.value_of_element]
 
     @cached_property
     def of_outputs(self) -> list[np.ndarray]:
@@ -102,7 +103,8 @@ class Neighbourhoods:
         """From what each source reaches, `(source, *state)` leaf by leaf, to
         `(element of a sample, source)`."""
         parts = [s if self._state.axes is None else s[:, 0] for s in sets]
-        return np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
+        values = np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
+        return values[self._state.value_of_element]
 
     @cached_property
     def of_uses(self) -> list[Neighbours]:

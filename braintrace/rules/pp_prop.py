@@ -130,7 +130,7 @@ class Factorised(BlockCarrier):
         """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a
         step, which belongs to the step before."""
         leaves = credit.signals(False) if self.identity else credit.hidden
-        c = {g: self.layout.units[g].of_leaves(leaves, 1) for g in self.groups}
+        c = {g: self.layout.units[g].credit_of_leaves(leaves, 1) for g in self.groups}
         now = steps + jnp.arange(length)
         signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
         for key, group, feed in self.outputs:
@@ -149,7 +149,7 @@ class Factorised(BlockCarrier):
         """What credit of the state before each step meets in the output traces there."""
         for key, group, feed in self.outputs:
             if feed.relation == relation:
-                c = self.layout.units[group].of_leaves(past, 1)
+                c = self.layout.units[group].credit_of_leaves(past, 1)
                 total = total + over_states(feed.at_y(c) * before[key], 1)
         return total
 
@@ -182,7 +182,7 @@ class Factorised(BlockCarrier):
         K, new = window.length, {}
         for r, key in self.inputs.items():
             x = jax.vmap(partial(spread, self._op(r)))(window.operands[r])
-            late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=x.dtype)
+            late = (self.decay_x ** jnp.arange(K - 1, -1, -1)).astype(x.dtype)
             new[key] = self.decay_x**K * traces[key] + jnp.tensordot(late, x, 1)
         return new
 
@@ -215,7 +215,7 @@ class Factorised(BlockCarrier):
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
         for key, group, feed in self.outputs:
-            r, lam = feed.relation, self.layout.units[group].of_leaves(entry.hidden, 0)
+            r, lam = feed.relation, self.layout.units[group].credit_of_leaves(entry.hidden, 0)
             signal = over_states(feed.at_y(lam) * traces[key], 0)
             signal = (signal / _correction(self.decay_f, entry.steps - 1)).astype(signal.dtype)
             x = traces[self.inputs[r]][None] if r in self.inputs else None

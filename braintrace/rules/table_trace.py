@@ -15,6 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax import with_precision
 from ..ops.axes import Op, Table
 from ..plan.keys import TraceKey
 from .carrier import Traces
@@ -58,7 +59,7 @@ class TableTrace:
     def read(self, key: TraceKey, traces: Traces, lam: jax.Array) -> jax.Array:
         """What credit at y, (states, *y), gives with the rows that are there: a gradient of the
         table."""
-        met = jnp.einsum('sbd,sbmd->bmd', self._flat(lam), traces[key].astype(lam.dtype))
+        met = jnp.einsum('sbd,sbmd->bmd', self._flat(lam), with_precision(traces[key], lam))
         rows = jnp.where(traces[key.of(ROW)] < 0, self.table.size, traces[key.of(ROW)])
         gradient = jnp.zeros((self.table.size, met.shape[-1]), met.dtype)
         return gradient.at[rows].add(met, mode='drop').reshape(self.op.w_shape)
@@ -68,7 +69,7 @@ class TableTrace:
     ) -> Traces:
         """The trace at the end of a window: `Q` takes the old one there, (states, states, *y); step
         k reads the rows of `x[k]`, to which `arrived[k]`, (states, *y), is added."""
-        e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key].astype(Q.dtype))
+        e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), with_precision(traces[key], Q))
         sample = jnp.arange(self._samples)
 
         def turn(carry, at):
