@@ -125,13 +125,14 @@ class Units:
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The slots of a graph for one scope, and the self-paths that position-wise paths take over
-    mixing ops."""
+    mixing ops. `every_state` says that credit may arrive at all states of a unit, see `lay_out`."""
 
     graph: Graph
     scope: Scope
     units: dict[int, Units]
     slots: tuple[Slot, ...]
     self_paths: SelfPaths
+    every_state: bool = False
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -189,7 +190,7 @@ def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL, every_state: bool = Fal
         self_paths = {}
     units = {g.index: _units(graph, g, scope, self_paths, every_state) for g in graph.groups}
     units = {g: u for g, u in units.items() if u.rows}
-    return Layout(graph, scope, units, _slots(graph, units), self_paths)
+    return Layout(graph, scope, units, _slots(graph, units), self_paths, every_state)
 
 
 def _slots(graph: Graph, units: dict[int, Units]) -> tuple[Slot, ...]:

@@ -44,7 +44,7 @@ def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
 
 
 def ottt(layout: Layout, decay: float) -> Factorised:
-    return Factorised(layout, everyone(layout), share('decay', decay), 0.0)
+    return Factorised(layout, everyone(layout), share('decay', decay), 0.0, leaky=True)
 
 
 def hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -> Several:
