@@ -123,7 +123,7 @@ def _feedback(name: str, value: Any) -> str:
 
 
 def _positive(name: str, value: Any) -> float:
-    if not jnp.float32(value) > 0:
+    if not np.float32(value) > 0:
         raise ValueError(f'`{name}` must be positive in float32, got {value}.')
     return float(value)
 
