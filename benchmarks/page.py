@@ -29,10 +29,16 @@ Both libraries have the same weights and data.
 
 | model | rule | window 1, ours | 0.2.6 | window 4, ours | 0.2.6 |
 |---|---|---|---|---|---|"""
-KAPPA = (
-    'The filter of e-prop stands for a leaky read-out, which these nets have not, so that less of '
-    'it is nearer to BPTT: in 0.2.6 it moves once in a window, here in every step.\n'
-)
+REMARKS = {
+    'kappa': (
+        'The filter of e-prop stands for a leaky read-out, which these nets have not, so that less '
+        'of it is nearer to BPTT: in 0.2.6 it moves once in a window, here in every step.\n'
+    ),
+    'SnAp': (
+        'SnAp of 0.2.6 drops in each step what leaves a neighbourhood. Here influence takes all '
+        'ways through a window and is dropped at its end: nearer on most nets, not on all.\n'
+    ),
+}
 HOW_TO_REPEAT = """## How to repeat it
 
 `make bench` sets up one environment with this project and one with braintrace 0.2.6, runs \
@@ -184,8 +190,9 @@ def report_credit(ours, theirs):
         if reference and any(a > b + 1e-6 for a, b in zip(row['errors'], reference, strict=True))
     ]
     yield f'\nFurther from BPTT than 0.2.6, on any of the nets: {", ".join(further) or "none"}.\n'
-    if any('kappa' in name for name in further):
-        yield KAPPA
+    for word, remark in REMARKS.items():
+        if any(word in name for name in further):
+            yield remark
 
 
 def mean(errors):

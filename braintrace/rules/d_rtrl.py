@@ -51,6 +51,10 @@ class PositionWise(BlockCarrier):
     rows: int | None = None
     follows_relations: ClassVar[bool] = True
 
+    def __post_init__(self) -> None:
+        for s in self.slots:
+            self._stored(s)
+
     @property
     def slots(self) -> list[Slot]:
         """The traces it keeps."""

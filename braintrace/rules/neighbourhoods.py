@@ -116,6 +116,7 @@ class Neighbourhoods:
     def _neighbours(self, u: TracedUse, reached: np.ndarray, ahead: np.ndarray) -> Neighbours:
         for _ in range(self._n - 1):
             reached = reached | (ahead @ reached.astype(np.float32) > 0)
+        reached = self._together @ reached.astype(np.float32) > 0
         most, anywhere = max(1, int(reached.sum(0).max(initial=0))), np.flatnonzero(reached.any(1))
         index = np.argsort(~reached, axis=0, kind='stable')[:most]
         if most > DENSE * len(anywhere):  # one list for all, and one product instead of many
@@ -124,6 +125,21 @@ class Neighbourhoods:
         there = np.take_along_axis(reached, index, 0)
         shape = most, *u.inner_shape
         return Neighbours(index.reshape(shape), there.reshape(shape))
+
+    @cached_property
+    def _together(self) -> np.ndarray:
+        """Which elements are states of one unit, `(elements, elements)`: a weight that reaches one
+        of them keeps all, since the next step takes it there."""
+        state = self._state
+        group_of = {v: g.index for g in state.graph.groups for v in g.invars}
+        leaf_of = dict(zip(state.vars, state.leaves, strict=True))
+        units = []
+        for i, (v, shape) in enumerate(zip(state.vars, state.shapes, strict=True)):
+            unit = np.arange(int(np.prod(shape))) // max(leaf_of[v].columns, 1)
+            alone = -1 - i  # a state that is not hidden is a group of its own
+            units.append(np.stack([np.full(len(unit), group_of.get(v, alone)), unit]))
+        unit = np.concatenate(units, 1)[:, state.value_of_element]
+        return (unit[:, :, None] == unit[:, None]).all(0).astype(np.float32)
 
     @cached_property
     def colours(self) -> np.ndarray:

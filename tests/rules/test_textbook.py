@@ -65,7 +65,7 @@ def carried(name, transition, within='own', kappa=0.0):
 
     def rule(n, size, of_p):
         own_unit, own_step = kept(name, of_p, size, n)
-        keep = own_unit if within == 'own' else own_step
+        keep = own_unit if within == 'own' else same_units(own_step)
         E, low = np.zeros((n, size)), np.zeros((n, size))
 
         def trace(across, own, M, s, x, h):
@@ -77,6 +77,12 @@ def carried(name, transition, within='own', kappa=0.0):
         return trace
 
     return rule
+
+
+def same_units(keep):
+    """All states of the units of which one is kept."""
+    by_unit = keep.reshape(-1, H, keep.shape[1]).any(0)
+    return np.tile(by_unit, (len(keep) // H, 1))
 
 
 def blocks(A):
