@@ -194,7 +194,7 @@ def test_averages_leave_the_last_step_as_it_was(rule, name):
     itself for the weights that it is asked to."""
     product = set('WN') if rule == 'hybrid' else set()
     options = dict(prefer=lambda path: 'full' if path[0] in product else 'approx')
-    for B, window in ((1, 1), (3, 4)):
+    for B, window in sizes(name, 'lstm' if rule == 'pp_prop' else 'gru', window=4):
         given = online(
             name,
             rule,
