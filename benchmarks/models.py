@@ -17,6 +17,19 @@ CASES = [
 CLASSES = 10
 
 
+class RNN(brainstate.nn.Module):
+    def __init__(self, linear, n_in, n):
+        super().__init__()
+        self.n, self.W = n, linear(n_in + n, n)
+
+    def init_state(self, batch_size=None, **kw):
+        self.h = brainstate.HiddenState(jnp.zeros((batch_size, self.n)))
+
+    def update(self, x):
+        self.h.value = jnp.tanh(self.W(jnp.concatenate([x, self.h.value], -1)))
+        return self.h.value
+
+
 class GRU(brainstate.nn.Module):
     def __init__(self, linear, n_in, n):
         super().__init__()
@@ -96,7 +109,7 @@ class LIF(brainstate.nn.Module):
         return spike(self.v.value - 0.5)
 
 
-CELLS = {'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}
+CELLS = {'rnn': RNN, 'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}
 FUSED = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}  # of ours only
 
 

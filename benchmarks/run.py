@@ -1,6 +1,6 @@
 """Ours, braintrace 0.2.6 and BPTT side by side on this machine.
 
-`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`
+`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `credit` at the end for that section alone.
 """
 
 import json
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 
-from page import report, report_rules
+from page import HOW_TO_REPEAT, report, report_credit, report_rules, with_section
 
 HERE = pathlib.Path(__file__).parent
 CASES = 5  # of the worker, whose processes are timed as a whole
@@ -45,7 +45,7 @@ def least(*values):
     return min(values)
 
 
-def main(ours, reference, output=None):
+def main(ours, reference, output=None, only=None):
     libraries = (ours, 'ours'), (reference, 'reference')
 
     def measure_both(script='worker.py'):
@@ -54,15 +54,22 @@ def main(ours, reference, output=None):
     def start_both(case):
         return [seconds(*library, case) for library in libraries]
 
+    if only == 'credit':
+        page = pathlib.Path(output)
+        section = '\n'.join(report_credit(*measure_both('credit.py')))
+        page.write_text(with_section(page.read_text(), section))
+        return
     # In turns: a machine has its moods.
     rows = least(*[measure_both() for _ in range(2)])
     starts = least(*[[start_both(case) for case in range(CASES)] for _ in range(2)])
     rules = measure_both('rules.py')
-    text = '\n'.join([*report(*rows, starts), *report_rules(*rules)]) + '\n'
+    credit = report_credit(*measure_both('credit.py'))
+    parts = [*report(*rows, starts), *report_rules(*rules), *credit, HOW_TO_REPEAT]
+    text = '\n'.join(parts) + '\n'
     print(text)
     if output is not None:
         pathlib.Path(output).write_text(text)
 
 
 if __name__ == '__main__':
-    main(*sys.argv[1:4])
+    main(*sys.argv[1:5])

@@ -104,7 +104,7 @@ def bptt(cell, shape):
     return best(lambda: jax.tree.leaves(grad(xs, ys)))
 
 
-def bptt_grad(model):
+def bptt_grad(model, loss=loss):
     """The compiled gradient of the mean loss of a sequence, as a function of inputs and targets."""
     weights = model.states(brainstate.ParamState)
 

@@ -147,6 +147,21 @@ def is_float(a: Any) -> bool:
     return jnp.issubdtype(a.aval.dtype, jnp.inexact)
 
 
+def is_complex(a: Any) -> bool:
+    """Whether a value of this type has two real parts."""
+    return jnp.issubdtype(a.aval.dtype, jnp.complexfloating)
+
+
+def part(a: Any, imaginary: bool) -> Any:
+    """The real or the imaginary part of an array; a real one is its own real part."""
+    return jnp.imag(a) if imaginary else jnp.real(a)
+
+
+def real_dtype(dtype: Any) -> Any:
+    """The type of the parts of values of this type."""
+    return jnp.finfo(dtype).dtype
+
+
 @functools.cache
 def _blank() -> Jaxpr:
     return jax.make_jaxpr(lambda: ())().jaxpr

@@ -88,7 +88,8 @@ class HiddenGroup(NamedTuple):
 
     def diagonal_jacobian(self, hidden_vals: Sequence[Any], input_vals: Sequence[Any]) -> jax.Array:
         """`D[p, a, b]`, the derivative of new state `a` of unit `p` by old state `b` of the same
-        unit, shape `(*varshape, S, S)`.
+        unit, shape `(*varshape, S, S)`. Of complex states it is the complex derivative, which only
+        a holomorphic transition has.
 
         One pull for each state and colour; units of one colour do not depend on each other's old
         value. With neighbourhoods `snap` of K units it is their block of the Jacobian,

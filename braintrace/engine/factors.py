@@ -86,7 +86,7 @@ def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
             for r in mine:
                 df[r][c].append(dy[r])
             pairs = zip(units.rows, units.leaves, strict=True)
-            blocks = jnp.stack([other.of(dh[i]) for other, i in pairs], 1)
+            blocks = jnp.stack([other.credit(dh[i]) for other, i in pairs], 1)
             total = total + (blocks if len(colours) == 1 else jnp.where(chosen, blocks, 0))
         D.append(total)
     stacked = {r: [jnp.stack(rows, 1) for rows in by_colour] for r, by_colour in df.items()}
@@ -154,9 +154,7 @@ def diagonal(window: Window, group: int) -> jax.Array:
         of_state = jax.nn.one_hot(state, states, dtype=value.dtype)
         of_state = of_state.reshape(-1, *[1] * len(units.shape))
         [dh] = pull(jnp.broadcast_to(here, value.shape) * of_state)
-        rows = jnp.stack(
-            [row.of(dh[i]) for row, i in zip(units.rows, units.leaves, strict=True)], 1
-        )
+        rows = units.credit_of_leaves(dh, 1)
         return (rows * here).sum(tuple(range(rows.ndim - len(inner), rows.ndim)))
 
     every = jnp.repeat(jnp.arange(states), n), jnp.tile(jnp.arange(n), states)

@@ -4,12 +4,23 @@ pass over a flat step."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jax import lax
 
-from .._jax import Atom, JaxprEqn, Literal, Var, is_float, new_jaxpr, prune, trace
+from .._jax import (
+    Atom,
+    JaxprEqn,
+    Literal,
+    Var,
+    is_complex,
+    is_float,
+    new_jaxpr,
+    part,
+    prune,
+    trace,
+)
 from ..step import Fragment, Leaf, Step
 from .constants import constants
 from .dependence import NO_SIZES, NOTHING, Dep, Sizes, union
@@ -23,21 +34,32 @@ Values = TypeVar('Values')
 
 
 class Row(NamedTuple):
-    """One state of a unit: a leaf of the model's state, or one column of it."""
+    """One real state of a unit: a leaf of the model's state, or one column of it, or the real or
+    the imaginary part of such a state where it is complex."""
 
     leaf: Leaf
     old: Var
     new: Atom
     column: int | None
+    imaginary: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the units."""
         return self.old.aval.shape if self.column is None else self.old.aval.shape[:-1]
 
-    def of(self, a: Values) -> Values:
-        """This row of the leaf's value, or of a map with its shape."""
+    def place(self, a: Values) -> Values:
+        """The elements of the leaf that belong to this row, of an array with the leaf's shape."""
         return a if self.column is None else a[..., self.column]  # type: ignore[index]
+
+    def of(self, a: Any) -> Any:
+        """This row of the leaf's value."""
+        return part(self.place(a), self.imaginary)
+
+    def credit(self, a: Any) -> Any:
+        """The credit of this row, from that of the leaf: a complex `c` says that the loss changes
+        by `Re(c dh) = Re(c) Re(dh) - Im(c) Im(dh)`."""
+        return -self.of(a) if self.imaginary else self.of(a)
 
 
 class Analysis:
@@ -103,7 +125,7 @@ class Analysis:
             mine = np.where((m >= 0) & (m % n == row.column), m // n, -1)
             if (mine >= 0).any():
                 inverse[s] = mine
-        return Dep(d.each(row.of).maps, d.mixed, inverse)
+        return Dep(d.each(row.place).maps, d.mixed, inverse)
 
     def along(self, seeds: Iterable[int], inputs: Sequence[Var], outs: Sequence[Atom]) -> Fragment:
         """The program `inputs -> outs` along the position-wise paths of these seeds."""
@@ -259,7 +281,8 @@ def _rows(leaves: Sequence[Leaf], olds: Sequence[Var], news: Sequence[Atom]) -> 
     rows = []
     for leaf, old, new in zip(leaves, olds, news, strict=True):
         columns = range(leaf.columns) if leaf.columns else [None]
-        rows += [Row(leaf, old, new, c) for c in columns]
+        parts = (False, True) if is_complex(old) else (False,)
+        rows += [Row(leaf, old, new, c, imaginary) for c in columns for imaginary in parts]
     return rows
 
 

@@ -70,8 +70,8 @@ class Group:
 
     @property
     def num_state(self) -> int:
-        """How many states a unit has."""
-        return len(self.rows)
+        """How many states a unit has; a complex one counts once."""
+        return sum(max(c, 1) for c in self.columns)
 
     def concat_hidden(self, values: Sequence[jax.Array]) -> jax.Array:
         """One array `(*varshape, num_state)` from the value of each leaf."""

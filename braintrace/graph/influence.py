@@ -45,9 +45,7 @@ def influence(
     if not live or family(eqn) is Family.NO_DERIVATIVE:
         return [NOTHING] * len(eqn.outvars), frozenset()
     answer: Answer
-    if _turns_complex(eqn):
-        answer = [None] * len(live)
-    elif family(eqn) in BY_OPERAND:
+    if family(eqn) in BY_OPERAND:
         answer = [_operand_or_inverse(eqn, i, ins[i], const, sizes) for i in live]
     else:
         live = list(range(len(ins)))
@@ -125,17 +123,6 @@ def linearised(eqn: JaxprEqn) -> Traced | None:
     except Exception:  # whatever a foreign rule raises: there is no derivative to look at
         return None
     return Traced(jaxpr.replace(eqns=prune(jaxpr.eqns, jaxpr.outvars)), consts)
-
-
-def _turns_complex(eqn: JaxprEqn) -> bool:
-    """Whether the equation leaves or enters the complex numbers: one complex factor cannot stand
-    for its derivative."""
-    kinds = {
-        np.issubdtype(a.aval.dtype, np.complexfloating)
-        for a in (*eqn.invars, *eqn.outvars)
-        if is_float(a)
-    }
-    return len(kinds) > 1 or (True in kinds and eqn.primitive.name == 'conj')
 
 
 # ---- primitives that answer operand by operand ---------------------------------------------------

@@ -15,7 +15,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Atom, JaxprEqn, Literal, Var, bind, is_float, new_jaxpr, run_jaxpr
+from .._jax import (
+    Atom,
+    JaxprEqn,
+    Literal,
+    Var,
+    bind,
+    is_complex,
+    is_float,
+    new_jaxpr,
+    run_jaxpr,
+)
 from ..ops.families import Family, family, is_linear
 from ..ops.sparse import is_kernel
 from .analysis import Analysis
@@ -59,8 +69,9 @@ class Structure:
         rng = np.random.RandomState(0)
         values = []
         for v in params:
-            size, sign = rng.uniform(0.5, 1.5, v.aval.shape), rng.choice([-1, 1], v.aval.shape)
-            values.append(np.asarray(size * sign, v.aval.dtype))
+            values.append(np.asarray(_not_zero(rng, v.aval.shape), v.aval.dtype))
+            if is_complex(v):
+                values[-1] += 1j * _not_zero(rng, v.aval.shape)
         program = new_jaxpr([*captured, *params], outs, eqns)
         with jax.ensure_compile_time_eval():
             results = run_jaxpr(program, *step.captured, *map(jnp.asarray, values))
@@ -183,3 +194,8 @@ def _wide(s: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """A set `(sources, *smaller)` broadcast to `(sources, *shape)`."""
     missing = [1] * (len(shape) - s.ndim)
     return jnp.broadcast_to(s.reshape(s.shape[0], *missing, *s.shape[1:]), shape)
+
+
+def _not_zero(rng: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
+    """Random numbers that stay away from zero."""
+    return rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_float
+from .._jax import Var, is_float, real_dtype
 from ..graph.analysis import Row
 from ..graph.compile import Graph
 from ..graph.groups import Group, colour
@@ -110,10 +110,15 @@ class Units:
         parts = [row.of(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
         return jnp.stack(parts, axis)
 
+    def credit_of_leaves(self, leaves: Sequence[Any], axis: int) -> jax.Array:
+        """Credit of hidden leaves as credit of the carried states, stacked on an axis."""
+        parts = [row.credit(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
+        return jnp.stack(parts, axis)
+
     def identity(self, length: int) -> jax.Array:
         """A transition `(length, states, states, *units)` that keeps every carried state as it
         is."""
-        eye = jnp.eye(self.states, dtype=self.rows[0].old.aval.dtype)
+        eye = jnp.eye(self.states, dtype=real_dtype(self.rows[0].old.aval.dtype))
         eye = eye.reshape(*eye.shape, *[1] * len(self.shape))
         return jnp.broadcast_to(eye, (length, *eye.shape[:2], *self.shape))
 
@@ -121,13 +126,14 @@ class Units:
 @dataclass(frozen=True, eq=False)
 class Layout:
     """The slots of a graph for one scope, and the self-paths that position-wise paths take over
-    mixing ops."""
+    mixing ops. `every_state` says that credit may arrive at all states of a unit, see `lay_out`."""
 
     graph: Graph
     scope: Scope
     units: dict[int, Units]
     slots: tuple[Slot, ...]
     self_paths: SelfPaths
+    every_state: bool = False
 
     @property
     def relations(self) -> tuple[Relation, ...]:
@@ -207,7 +213,7 @@ def lay_out(graph: Graph, scope: Scope = Scope.DIAGONAL, every_state: bool = Fal
         self_paths = {}
     units = {g.index: _units(graph, g, scope, self_paths, every_state) for g in graph.groups}
     units = {g: u for g, u in units.items() if u.rows}
-    return Layout(graph, scope, units, _slots(graph, units), self_paths)
+    return Layout(graph, scope, units, _slots(graph, units), self_paths, every_state)
 
 
 def _slots(graph: Graph, units: dict[int, Units]) -> tuple[Slot, ...]:

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var
+from .._jax import Var, is_complex
 from ..graph.analysis import Analysis
 from ..graph.compile import Graph
 from ..graph.groups import Group
@@ -188,6 +188,8 @@ def _over_two(
     one_each = len(elements) == 1 and len(second.targets) == 1
     if not (one_way and one_each and first.clear and second.clear):
         return None
+    if is_complex(first.y_var) or is_complex(second.x_var):
+        return None  # what comes back may need more than one complex slope
     middle, [target] = between.maps[seed][0].ravel(), second.targets
     near = np.where(target >= 0, elements[0][target.clip(0)], -1)
     # where an element of the second x comes from, and where one of the second y leads back to

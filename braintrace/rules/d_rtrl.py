@@ -21,12 +21,14 @@ import numpy as np
 from ..engine.factors import diagonal
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
+from ..errors import NotSupportedError
 from ..graph.samples import Samples
 from ..ops.axes import Op, decay, gradient, outer, read
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Feed, Layout, Scope, Slot
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
+from .leak import Leak
 from .table_trace import TableTrace
 
 
@@ -46,9 +48,13 @@ class PositionWise(BlockCarrier):
     layout: Layout
     chosen: frozenset[int]
     dtype: np.dtype | None = None
-    leak: float | None = None
+    leak: Leak | None = None
     rows: int | None = None
     follows_relations: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for s in self.slots:
+            self._stored(s)
 
     @property
     def slots(self) -> list[Slot]:
@@ -71,7 +77,7 @@ class PositionWise(BlockCarrier):
     def transition(self, window: Window, group: int) -> jax.Array:
         """`D[k, a, b, unit]` as this rule sees it."""
         if self.leak is not None:
-            return self.leak * self.layout.units[group].identity(window.length)
+            return self.leak.transition(window, group)
         if self.layout.scope is Scope.COUPLED:
             return diagonal(window, group)
         return window.factors.transition(group)
@@ -79,7 +85,7 @@ class PositionWise(BlockCarrier):
     def init(self) -> Traces:
         traces: Traces = {}
         for s in self.slots:
-            states, dtype = self.layout.units[s.group].states, self.dtype or s.dtype
+            states, dtype = self.layout.units[s.group].states, self._stored(s)
             table = self._table(s)
             if self._forgets(s.group):
                 traces |= LastStep(self.layout, s).init()
@@ -118,16 +124,16 @@ class PositionWise(BlockCarrier):
         rule."""
         units = self.layout.units[group]
         if self.leak is not None or self.layout.scope is Scope.COUPLED:
-            signals = units.of_leaves(credit.signals(False), 1)
+            signals = units.credit_of_leaves(credit.signals(False), 1)
             c = over_states(signals[:, :, None] * D, 1)
         else:
-            c = units.of_leaves(credit.hidden, 1)
-        return c if credit.past is None else c + units.of_leaves(credit.past, 1)
+            c = units.credit_of_leaves(credit.hidden, 1)
+        return c if credit.past is None else c + units.credit_of_leaves(credit.past, 1)
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
         for s in self.slots:
-            lam = self.layout.units[s.group].of_leaves(entry.hidden, 0)
+            lam = self.layout.units[s.group].credit_of_leaves(entry.hidden, 0)
             met = self.read_slot(s, traces, lam, entry.ops)
             weights[s.relation] = weights.get(s.relation, 0) + met
         return Contribution(weights)
@@ -177,7 +183,7 @@ class PositionWise(BlockCarrier):
             arrived = self._arrived(f, s.group, window, back)
             arrived = arrived.astype(trace_type(arrived.dtype))
             new = new + outer(window.ops[f.relation], window.operands[f.relation], arrived)
-        return {s.key: new.astype(self.dtype or s.dtype)}
+        return {s.key: new.astype(self._stored(s))}
 
     def _advance_table(
         self, s: Slot, table: TableTrace, traces: Traces, window: Window, back: Backwards
@@ -192,6 +198,17 @@ class PositionWise(BlockCarrier):
         *y)."""
         df = window.factors.slope(f.relation, group, f.unit)
         return over_states(f.at_y(back.Q) * df[:, None], 2)
+
+    def _stored(self, s: Slot) -> Any:
+        """The type a trace is stored in."""
+        if self.dtype is None or not jnp.issubdtype(s.dtype, jnp.complexfloating):
+            return self.dtype or s.dtype
+        if jnp.dtype(self.dtype) not in (jnp.float32, jnp.float64):
+            raise NotSupportedError(
+                f'`trace_dtype`: the weight of trace {s.key} is complex, and there are no complex '
+                f'numbers in {jnp.dtype(self.dtype).name}. Use float32, or leave it out.'
+            )
+        return jnp.promote_types(self.dtype, jnp.complex64)
 
     def _forgets(self, group: int) -> bool:
         """Whether all that a group's units know of the past is what the last step did."""

@@ -73,9 +73,9 @@ class Filtered(BlockCarrier):
         return self.layout.exposed(group)
 
     def _of_leaves(self, group: int, leaves: Sequence[Any], axis: int) -> jax.Array:
-        """Values of hidden leaves as values of the states that are read, stacked on an axis."""
+        """Credit of hidden leaves as credit of the states that are read, stacked on an axis."""
         leaf_of = {v: i for i, v in enumerate(self.layout.graph.step.hidden_vars)}
-        return jnp.stack([row.of(leaves[leaf_of[row.old]]) for row in self._rows(group)], axis)
+        return jnp.stack([row.credit(leaves[leaf_of[row.old]]) for row in self._rows(group)], axis)
 
     def init(self) -> Traces:
         traces = self.inner.init()

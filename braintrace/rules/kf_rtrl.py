@@ -21,7 +21,7 @@ from ..ops.axes import spread, spread_gradient, spread_shape
 from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
-from .random_bits import KEY, Draw, as_key, norm, signs
+from .random_bits import KEY, Draw, as_key, norm, signs, squares
 from .whole_state import SampleState, TracedUse
 
 U, A = 'u', 'A'  # the kinds of the two factors
@@ -72,7 +72,7 @@ class Kronecker(Carrier):
                 new[u.key.of(A)] = (moved + dys[i].sum(1)).astype(moved.dtype)
                 continue
             shape = (window.length + 1,)
-            c = self.draw(jax.random.fold_in(use_key, i), shape, moved.dtype)
+            c = self.draw(jax.random.fold_in(use_key, i), shape, self.state.dtype)
             new |= self._mixed(u, traces[u.key.of(U)], moved, xs[i], dys[i], c)
         return new
 
@@ -97,4 +97,4 @@ def _labels(u: TracedUse) -> tuple[str, str]:
 
 def _norm_along(a: jax.Array, axis: int) -> jax.Array:
     """The norm of each slice along an axis."""
-    return jnp.sqrt((a**2).sum(axis=tuple(i for i in range(a.ndim) if i != axis)))
+    return jnp.sqrt(squares(a).sum(axis=tuple(i for i in range(a.ndim) if i != axis)))

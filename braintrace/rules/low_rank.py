@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from ..engine.window import Window
@@ -41,7 +42,7 @@ class LowRank(Carrier):
         return self.state.params(V)
 
     def init(self) -> Traces:
-        n, dtype = self.state.size, trace_type(self.state.vars[0].aval.dtype)
+        n, dtype = self.state.size, trace_type(self.state.dtype)
         r = min(self.rank, n)
         traces: Traces = {U: jnp.zeros((n, r), dtype), BOUND: jnp.zeros((), dtype)}
         for p in self.params:
@@ -49,7 +50,7 @@ class LowRank(Carrier):
         return traces
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
-        lam = jnp.concatenate([a.ravel() for a in self.state.of_entry(entry)]) @ traces[U]
+        lam = self.state.credit_row(self.state.of_entry(entry)) @ traces[U]
         gradients = {}
         for p in self.params:
             met = jnp.tensordot(lam, traces[p.key], 1)
@@ -61,7 +62,7 @@ class LowRank(Carrier):
         moved = Phi @ traces[U]
         pairs = zip(self.params, M, strict=True)
         J = {p.key: m + jnp.tensordot(moved, traces[p.key], 1) for p, m in pairs}
-        gram: Any = sum(a.reshape(len(a), -1) @ a.reshape(len(a), -1).T for a in J.values())
+        gram: Any = sum(_products(a.reshape(len(a), -1)) for a in J.values())
         squares, vectors = jnp.linalg.eigh(gram)
         r = traces[U].shape[1]
         new_U = vectors[:, ::-1][:, :r]
@@ -70,3 +71,8 @@ class LowRank(Carrier):
         for key, a in J.items():
             new[key] = jnp.tensordot(new_U.T, a, 1).astype(a.dtype)
         return new
+
+
+def _products(rows: jax.Array) -> jax.Array:
+    """The product of each row with each, where a complex number counts as its two parts."""
+    return (rows @ rows.conj().T).real

@@ -9,7 +9,8 @@ from .carrier import BlockCarrier, Several
 from .d_rtrl import PositionWise
 from .eprop import Filtered
 from .kf_rtrl import Kronecker
-from .options import decays, preference
+from .leak import leak_of
+from .options import decays, preference, share
 from .pp_prop import Factorised
 from .random_bits import as_key
 from .signals import (
@@ -32,11 +33,12 @@ def position_wise(
     layout: Layout,
     trace_dtype: Any = None,
     embedding_rows: int | None = None,
-    decay: float | None = None,
+    decay: Any = None,
     **_: Any,
 ) -> BlockCarrier:
     kept = None if is_half(trace_dtype) else trace_dtype
-    return stored(PositionWise(layout, everyone(layout), kept, decay, embedding_rows), trace_dtype)
+    leak = None if decay is None else leak_of(layout, decay)
+    return stored(PositionWise(layout, everyone(layout), kept, leak, embedding_rows), trace_dtype)
 
 
 def filtered(
@@ -44,7 +46,8 @@ def filtered(
 ) -> BlockCarrier:
     """Position-wise traces, and their low-pass if there is a kappa."""
     kept = None if is_half(trace_dtype) else trace_dtype
-    inner = PositionWise(layout, everyone(layout), kept, leak)
+    own = None if leak is None else leak_of(layout, leak)
+    inner = PositionWise(layout, everyone(layout), kept, own)
     return stored(Filtered(inner, kappa) if kappa else inner, trace_dtype)
 
 
@@ -58,7 +61,7 @@ def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
 
 
 def ottt(layout: Layout, decay: float) -> Factorised:
-    return Factorised(layout, everyone(layout), decay, 0.0)
+    return Factorised(layout, everyone(layout), share('decay', decay), 0.0, leaky=True)
 
 
 def hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) -> Several:

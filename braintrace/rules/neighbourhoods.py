@@ -70,14 +70,15 @@ class Neighbourhoods:
         """Which elements of the new state depend on which of the old state in one step,
         `(new, old)`."""
         state = self._state
-        cuts = np.cumsum([int(np.prod(shape)) for shape in state.shapes])[:-1]
-        parts = np.split(np.eye(state.size_of_one, dtype=np.float32), cuts, 1)
+        sizes = [int(np.prod(shape)) for shape in state.shapes]
+        parts = np.split(np.eye(sum(sizes), dtype=np.float32), np.cumsum(sizes)[:-1], 1)
         axis = -1 if state.axes is None else 0
         start = {
             v: _in_first_sample(part, v.aval.shape, axis)
             for v, part in zip(state.vars, parts, strict=True)
         }
-        return self._of_one_sample(state.structure.reach(start, self._new_states))
+        reached = self._of_one_sample(state.structure.reach(start, self._new_states))
+        return reached[:, state.value_of_element]
 
     @cached_property
     def of_outputs(self) -> list[np.ndarray]:
@@ -102,7 +103,8 @@ class Neighbourhoods:
         """From what each source reaches, `(source, *state)` leaf by leaf, to
         `(element of a sample, source)`."""
         parts = [s if self._state.axes is None else s[:, 0] for s in sets]
-        return np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
+        values = np.concatenate([p.reshape(len(p), -1) for p in parts], 1).T
+        return values[self._state.value_of_element]
 
     @cached_property
     def of_uses(self) -> list[Neighbours]:
@@ -114,6 +116,7 @@ class Neighbourhoods:
     def _neighbours(self, u: TracedUse, reached: np.ndarray, ahead: np.ndarray) -> Neighbours:
         for _ in range(self._n - 1):
             reached = reached | (ahead @ reached.astype(np.float32) > 0)
+        reached = self._together @ reached.astype(np.float32) > 0
         most, anywhere = max(1, int(reached.sum(0).max(initial=0))), np.flatnonzero(reached.any(1))
         index = np.argsort(~reached, axis=0, kind='stable')[:most]
         if most > DENSE * len(anywhere):  # one list for all, and one product instead of many
@@ -122,6 +125,21 @@ class Neighbourhoods:
         there = np.take_along_axis(reached, index, 0)
         shape = most, *u.inner_shape
         return Neighbours(index.reshape(shape), there.reshape(shape))
+
+    @cached_property
+    def _together(self) -> np.ndarray:
+        """Which elements are states of one unit, `(elements, elements)`: a weight that reaches one
+        of them keeps all, since the next step takes it there."""
+        state = self._state
+        group_of = {v: g.index for g in state.graph.groups for v in g.invars}
+        leaf_of = dict(zip(state.vars, state.leaves, strict=True))
+        units = []
+        for i, (v, shape) in enumerate(zip(state.vars, state.shapes, strict=True)):
+            unit = np.arange(int(np.prod(shape))) // max(leaf_of[v].columns, 1)
+            alone = -1 - i  # a state that is not hidden is a group of its own
+            units.append(np.stack([np.full(len(unit), group_of.get(v, alone)), unit]))
+        unit = np.concatenate(units, 1)[:, state.value_of_element]
+        return (unit[:, :, None] == unit[:, None]).all(0).astype(np.float32)
 
     @cached_property
     def colours(self) -> np.ndarray:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from numbers import Integral, Real
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -14,6 +15,7 @@ from ..plan.layout import Scope
 REQUIRED = object()
 TRACE_LIMIT = 2**32  # bytes that the trace of one weight may take
 
+OWN_LEAK = 'model'  # asks for the leak that the model has
 FEEDBACKS = ('symmetric', 'random', 'adaptive', 'square')
 
 
@@ -52,6 +54,34 @@ def share(name: str, value: Any) -> float:
     if not real or not 0 <= float(value) < 1:
         raise ValueError(f'`{name}` must be a number in [0, 1), got {value!r}.')
     return float(value)
+
+
+def leaks(name: str, value: Any) -> Any:
+    """A number in [0, 1), an array of such, 'model', or a function from the path of a hidden state
+    to one of these."""
+    if isinstance(value, str) and value == OWN_LEAK:
+        return value
+    if isinstance(value, Real):
+        return share(name, value)
+    if callable(value):
+        return value
+    if not isinstance(value, list | tuple) and not hasattr(value, '__array__'):
+        raise ValueError(
+            f'`{name}` must be a number in [0, 1), an array of such with one for each unit, '
+            f"'{OWN_LEAK}' for the model's own leak, or a function of a hidden state's path, "
+            f'got {value!r}.'
+        )
+    try:
+        leak = np.asarray(value)
+    except jax.errors.TracerArrayConversionError as error:
+        raise TypeError(
+            f'`{name}` must be known when the learner is made, got a traced array. Pass a concrete '
+            "one, or 'model' for the leak that the model has at each step."
+        ) from error
+    real = np.issubdtype(leak.dtype, np.floating) or np.issubdtype(leak.dtype, np.integer)
+    if not real or not ((leak >= 0) & (leak < 1)).all():
+        raise ValueError(f'`{name}` must have numbers in [0, 1), got {value!r}.')
+    return leak
 
 
 def count(name: str, value: Any) -> int:
@@ -93,7 +123,7 @@ def _feedback(name: str, value: Any) -> str:
 
 
 def _positive(name: str, value: Any) -> float:
-    if not jnp.float32(value) > 0:
+    if not np.float32(value) > 0:
         raise ValueError(f'`{name}` must be positive in float32, got {value}.')
     return float(value)
 
@@ -109,7 +139,7 @@ def preference(wish: Any, path: tuple) -> str | None:
 
 CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     'decay_or_rank': _pair,
-    'decay': share,
+    'decay': leaks,
     'kappa_filter_decay': share,
     'n': count,
     'rank': count,

@@ -6,6 +6,13 @@
 `s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition
 meets `ef_{t-1}`, the position-wise credit of y meets the rest. Same-step credit that reaches y in
 another way has no trace and enters with x_t.
+
+With multi-step credit, what arrives at a window's entry `a` meets the last step as it was, and the
+product of averages only for what is older:
+
+    J_a = x_a (x) df_a + ex_{a-1} (x) D_a ef_{a-1} / (1 - a_f^a)
+
+It is that older part that is carried then, beside operand and slope of the last step.
 """
 
 from __future__ import annotations
@@ -43,6 +50,7 @@ class Factorised(BlockCarrier):
         chosen: the relations, by number.
         decay_x, decay_f: of the input and of the output traces.
         identity: leave D out of the output trace.
+        leaky: the decay of the input trace stands for D (OTTT).
     """
 
     layout: Layout
@@ -50,6 +58,7 @@ class Factorised(BlockCarrier):
     decay_x: float
     decay_f: float
     identity: bool = False
+    leaky: bool = False
     follows_relations: ClassVar[bool] = True
 
     @property
@@ -103,7 +112,14 @@ class Factorised(BlockCarrier):
             y = self.layout.relations[feed.relation].y_var.aval
             shape = self.layout.units[group].states, *y.shape
             traces[key] = jnp.zeros(shape, trace_type(y.dtype))
+        if self._keeps_last:
+            traces |= {_last(key): trace for key, trace in traces.items()}
         return traces
+
+    @property
+    def _keeps_last(self) -> bool:
+        """Whether the last step is kept as it was."""
+        return self.layout.every_state and not self.identity and not self.leaky
 
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
@@ -132,7 +148,7 @@ class Factorised(BlockCarrier):
         """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a
         step, which belongs to the step before."""
         leaves = credit.signals(False) if self.identity else credit.hidden
-        c = {g: self.layout.units[g].of_leaves(leaves, 1) for g in self.groups}
+        c = {g: self.layout.units[g].credit_of_leaves(leaves, 1) for g in self.groups}
         now = steps + jnp.arange(length)
         signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
         for key, group, feed in self.outputs:
@@ -151,7 +167,7 @@ class Factorised(BlockCarrier):
         """What credit of the state before each step meets in the output traces there."""
         for key, group, feed in self.outputs:
             if feed.relation == relation:
-                c = self.layout.units[group].of_leaves(past, 1)
+                c = self.layout.units[group].credit_of_leaves(past, 1)
                 total = total + over_states(feed.at_y(c) * before[key], 1)
         return total
 
@@ -181,12 +197,15 @@ class Factorised(BlockCarrier):
 
     def _input_traces(self, traces: Traces, window: Window) -> Traces:
         """The input traces at the end of a window."""
-        K, new = window.length, {}
-        for r, key in self.inputs.items():
-            x = jax.vmap(partial(spread, self._op(r)))(window.operands[r])
-            late = self.decay_x ** jnp.arange(K - 1, -1, -1, dtype=traces[key].dtype)
-            new[key] = self.decay_x**K * traces[key] + jnp.tensordot(late, x, 1)
-        return new
+        x = self._spread_inputs(window)
+        return {key: _average(self.decay_x, traces[key], a) for key, a in x.items()}
+
+    def _spread_inputs(self, window: Window) -> Traces:
+        """What multiplies the weights at all steps, by the key of the input trace."""
+        return {
+            key: jax.vmap(partial(spread, self._op(r)))(window.operands[r])
+            for r, key in self.inputs.items()
+        }
 
     def _transition(self, window: Window, group: int) -> jax.Array:
         if self.identity:
@@ -224,16 +243,58 @@ class Factorised(BlockCarrier):
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
         for key, group, feed in self.outputs:
-            r, lam = feed.relation, self.layout.units[group].of_leaves(entry.hidden, 0)
+            r, lam = feed.relation, self.layout.units[group].credit_of_leaves(entry.hidden, 0)
             signal = over_states(feed.at_y(lam) * traces[key], 0)
-            signal = (signal / _correction(self.decay_f, entry.steps - 1)).astype(signal.dtype)
-            x = traces[self.inputs[r]][None] if r in self.inputs else None
-            met = spread_gradient(entry.ops[r], x, signal[None])
+            averaged = entry.steps - 1 if self._keeps_last else entry.steps
+            signal = (signal / _correction(self.decay_f, averaged - 1)).astype(signal.dtype)
+            met = _meet(entry.ops[r], traces, self.inputs.get(r), signal)
+            if self._keeps_last:
+                signal = over_states(feed.at_y(lam) * traces[_last(key)], 0)
+                of_input = _last(self.inputs[r]) if r in self.inputs else None
+                met = met + _meet(entry.ops[r], traces, of_input, signal)
             weights[r] = weights.get(r, 0) + met
         return Contribution(weights)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
-        return {**self._input_traces(traces, window), **self._output_traces(traces, window)[1]}
+        if not self._keeps_last:
+            return {**self._input_traces(traces, window), **self._output_traces(traces, window)[1]}
+        whole = self._with_last(traces)
+        x = self._spread_inputs(window)
+        new = {key: _average(self.decay_x, whole[key], a[:-1]) for key, a in x.items()}
+        new |= {_last(key): a[-1] for key, a in x.items()}
+        before, _ = self._output_traces(whole, window)
+        for key, group, feed in self.own_outputs:
+            D = self._transition(window, group)[-1]
+            new[key] = over_states(feed.at_y(D) * before[key][-1][None], 1)
+            new[_last(key)] = window.factors.slope(feed.relation, group, feed.unit)[-1]
+        return {key: trace.astype(traces[key].dtype) for key, trace in new.items()}
+
+    def _with_last(self, traces: Traces) -> Traces:
+        """The averages with the last step in them."""
+        whole: Traces = {}
+        for key in self.inputs.values():
+            whole[key] = self.decay_x * traces[key] + traces[_last(key)]
+        for key, _, _ in self.own_outputs:
+            whole[key] = self.decay_f * traces[key] + (1 - self.decay_f) * traces[_last(key)]
+        return whole
+
+
+def _last(key: TraceKey) -> TraceKey:
+    """The key of what the last step alone did."""
+    return key.of(f'last {key.kind}')
+
+
+def _meet(op: Op, traces: Traces, of_input: TraceKey | None, signal: jax.Array) -> Any:
+    """What a signal at y gives with an input trace: a gradient of the weight."""
+    x = None if of_input is None else traces[of_input][None]
+    return spread_gradient(op, x, signal[None])
+
+
+def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
+    """`a <- decay a + x_k` over all steps k, from `before`."""
+    K = len(x)
+    late = (decay ** jnp.arange(K - 1, -1, -1)).astype(before.dtype)
+    return decay**K * before + jnp.tensordot(late, x, 1)
 
 
 def _correction(decay: float, step: Any) -> Any:

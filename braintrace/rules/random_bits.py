@@ -17,8 +17,11 @@ Draw = Callable[[Any, tuple[int, ...], Any], jax.Array]  # (key, shape, dtype) -
 
 
 def signs(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
-    """Plus or minus one, each with probability one half."""
-    return jax.random.rademacher(key, shape).astype(dtype)
+    """Plus or minus one, each with probability one half; of a complex type, for both parts."""
+    if not jnp.issubdtype(dtype, jnp.complexfloating):
+        return jax.random.rademacher(key, shape).astype(dtype)
+    real, imaginary = jax.random.rademacher(key, (2, *shape))
+    return (real + 1j * imaginary).astype(dtype)
 
 
 def as_key(seed: Any) -> Any:
@@ -32,4 +35,9 @@ def as_key(seed: Any) -> Any:
 
 def norm(leaves: Sequence[Any]) -> Any:
     """The Euclidean norm of all leaves together."""
-    return jnp.sqrt(sum((a**2).sum() for a in leaves))
+    return jnp.sqrt(sum(squares(a).sum() for a in leaves))
+
+
+def squares(a: jax.Array) -> jax.Array:
+    """The square of each number; of a complex one the sum of those of its parts."""
+    return a.real**2 + a.imag**2 if jnp.iscomplexobj(a) else a**2

@@ -14,7 +14,6 @@ from functools import cached_property
 import jax.numpy as jnp
 
 from ..engine.window import Window
-from ..errors import NotSupportedError
 from ..graph.samples import sample_axes
 from ..ops.axes import outer
 from ..plan.keys import TRACE, trace_type
@@ -25,17 +24,8 @@ from .whole_state import FloatParam, SampleState, WholeState
 
 def rtrl(layout: Layout) -> Carrier:
     """The whole of J, sample by sample where the samples of a batch are independent."""
-    graph = layout.graph
-    if sample_axes(graph.analysis) is not None:
+    if sample_axes(layout.graph.analysis) is not None:
         return RtrlOfSamples(layout)
-    state = WholeState(graph)
-    for v, leaf in zip(state.vars, state.leaves, strict=True):
-        if jnp.issubdtype(v.aval.dtype, jnp.complexfloating):
-            raise NotSupportedError(
-                f'RTRL: state {leaf.name} is complex, and the model leaves the complex numbers or '
-                'has no '
-                'batch axis. Keep real and imaginary part as two real states, or use d_rtrl.'
-            )
     return Rtrl(layout)
 
 
@@ -59,7 +49,7 @@ class Rtrl(Carrier):
         return {k: jnp.zeros((n, *a.shape), trace_type(a.dtype)) for k, a in avals.items()}
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
-        lam = jnp.concatenate([a.ravel() for a in self.state.of_entry(entry)])
+        lam = self.state.credit_row(self.state.of_entry(entry))
         met = {p.number: jnp.tensordot(lam, traces[p.key], 1) for p in self.params}
         return self.state.to_params(
             {p.number: met[p.number].astype(p.var.aval.dtype) for p in self.params}

@@ -172,8 +172,7 @@ class SparseInfluence(BlockCarrier):
         state, colours = self.state, self.near.colours
         variables = [u.y for u in state.uses]
         pull_back = window.vjp('hidden', 'other', variables=variables, per_step=True)
-        dtype = state.vars[0].aval.dtype
-        ones = np.eye(self.near.number_of_colours, dtype=dtype)[colours].T
+        ones = np.eye(self.near.number_of_colours, dtype=state.dtype)[colours].T
 
         def pull(elements):
             parts = [jnp.broadcast_to(p, (window.length, *p.shape)) for p in state.parts(elements)]

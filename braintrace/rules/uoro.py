@@ -73,7 +73,7 @@ class RankOne(BlockCarrier):
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         pairs = zip(self.state.of_entry(entry), self._states, strict=True)
-        size = sum(jnp.vdot(lam, traces[key]) for lam, key in pairs)
+        size = sum(_met(lam, traces[key]) for lam, key in pairs)
         return self.state.to_params(
             {p.number: (size * traces[p.key]).astype(traces[p.key].dtype) for p in self.params}
         )
@@ -84,7 +84,8 @@ class RankOne(BlockCarrier):
         pairs = zip(keys, self.state.vars, strict=True)
         nu = [self.draw(k, v.aval.shape, v.aval.dtype) for k, v in pairs]
         moved = self._moved(traces, window)
-        pulled = window.reverse(self.state.cotangents(nu))
+        # Credit and change of a complex value are conjugate: both have nu as their parts.
+        pulled = window.reverse(self.state.cotangents([jnp.conj(a) for a in nu]))
         M = [pulled.params[p.number] for p in self.params]
         old = [traces[p.key] for p in self.params]
         r0 = jnp.sqrt((norm(old) + self.eps) / (norm(moved) + self.eps))
@@ -113,7 +114,7 @@ class RankOne(BlockCarrier):
         def meet(credit: Sequence[Any], leaves: Sequence[Any], k: Any) -> Any:
             pairs = zip(credit, leaves, strict=True)
             return sum(
-                jnp.vdot(jax.lax.dynamic_index_in_dim(c, k, keepdims=False), a) for c, a in pairs
+                _met(jax.lax.dynamic_index_in_dim(c, k, keepdims=False), a) for c, a in pairs
             )
 
         def turn(carry, k):
@@ -136,3 +137,8 @@ class RankOne(BlockCarrier):
         }
         params = self.state.to_params(gradients).params
         return Contribution(same_step, params), new if keep else None
+
+
+def _met(credit: jax.Array, change: jax.Array) -> jax.Array:
+    """What the loss changes by: `Re(credit . change)`, summed over the elements."""
+    return jnp.vdot(jnp.conj(credit), change).real

@@ -1,5 +1,12 @@
 """What the rules share that follow all float states of a model, hidden or not: whatever carries
-influence."""
+influence.
+
+An *element* of the state is a real number. A complex state has two for each of its values, the real
+parts first: a loss is a real function of both, whether or not the step is holomorphic. Credit `c`
+of a complex value means, as everywhere in JAX, a change `Re(c dh)` of the loss, so `Re(c)` is the
+credit of its real part and `-Im(c)` that of its imaginary part. An influence on a complex parameter
+is kept in the same way, as one complex number for each element of the state.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_float
+from .._jax import Var, is_complex, is_float, real_dtype
 from ..engine.window import Cotangents, Window
 from ..errors import NotSupportedError
 from ..graph.compile import Graph
@@ -61,7 +68,12 @@ class WholeState:
     @cached_property
     def size(self) -> int:
         """How many elements they have."""
-        return sum(v.aval.size for v in self.vars)
+        return sum(_parts_of(v) * v.aval.size for v in self.vars)
+
+    @property
+    def dtype(self) -> Any:
+        """The type of an element."""
+        return real_dtype(self.vars[0].aval.dtype)
 
     def params(self, kind: str) -> list[FloatParam]:
         """The float parameters, each with the key of a trace of this kind."""
@@ -94,17 +106,37 @@ class WholeState:
     def influence(self, window: Window, params: Sequence[FloatParam]) -> tuple[Any, list[Any]]:
         """`Phi[element, element]`, and `M[element, *parameter]` for each parameter: one pull for
         each element."""
-        cuts = np.cumsum([v.aval.size for v in self.vars])[:-1]
+        cuts = np.cumsum([_parts_of(v) * v.aval.size for v in self.vars])[:-1]
 
         def pull(unit):
             split = zip(jnp.split(unit, cuts), self.vars, strict=True)
-            parts = [p.reshape(v.aval.shape).astype(v.aval.dtype) for p, v in split]
+            parts = [_credit_of_leaf(p, v, v.aval.shape) for p, v in split]
             pulled = window.reverse(self.cotangents(parts))
             entry = [a for a in (*pulled.hidden, *pulled.other) if a is not None]
-            row = jnp.concatenate([a.ravel() for a in entry])
-            return row, [pulled.params[p.number] for p in params]
+            return self.credit_row(entry), [pulled.params[p.number] for p in params]
 
-        return jax.vmap(pull)(jnp.eye(self.size, dtype=self.vars[0].aval.dtype))
+        return jax.vmap(pull)(jnp.eye(self.size, dtype=self.dtype))
+
+    def credit_row(self, leaves: Sequence[Any]) -> jax.Array:
+        """The credit of all elements, from that of the leaves."""
+        return jnp.concatenate([p.ravel() for a in leaves for p in _credit_of_parts(a)])
+
+
+def _parts_of(v: Var) -> int:
+    """How many real numbers one value is."""
+    return 2 if is_complex(v) else 1
+
+
+def _credit_of_parts(a: Any) -> list[Any]:
+    """The credit of the parts of a leaf, from that of the leaf."""
+    return [a.real, -a.imag] if jnp.iscomplexobj(a) else [a]
+
+
+def _credit_of_leaf(elements: jax.Array, v: Var, shape: tuple[int, ...]) -> jax.Array:
+    """The credit of a leaf, of this shape, from that of its elements."""
+    parts = [p.reshape(shape) for p in jnp.split(elements, _parts_of(v))]
+    whole = jax.lax.complex(parts[0], -parts[1]) if is_complex(v) else parts[0]
+    return whole.astype(v.aval.dtype)
 
 
 class TracedUse(NamedTuple):
@@ -191,22 +223,39 @@ class SampleState(WholeState):
     @cached_property
     def size_of_one(self) -> int:
         """The number of elements of the state of one sample."""
-        return sum(int(np.prod(shape)) for shape in self.shapes)
+        return sum(self._sizes)
+
+    @property
+    def _sizes(self) -> list[int]:
+        """How many elements of one sample each leaf has."""
+        pairs = zip(self.vars, self.shapes, strict=True)
+        return [_parts_of(v) * int(np.prod(shape)) for v, shape in pairs]
+
+    @cached_property
+    def value_of_element(self) -> np.ndarray:
+        """For each element of one sample the number of the value that it is, or is a part of."""
+        first, numbers = 0, []
+        for v, shape in zip(self.vars, self.shapes, strict=True):
+            n = int(np.prod(shape))
+            numbers += [np.arange(first, first + n)] * _parts_of(v)
+            first += n
+        return np.concatenate(numbers)
 
     def rows(self, leaves: Sequence[Any]) -> jax.Array:
-        """The state as one row, or one for each sample."""
+        """The credit of all elements, from that of the leaves: one row, or one for each sample."""
         if self.axes is None:
-            return jnp.concatenate([a.ravel() for a in leaves], -1)
-        return jnp.concatenate([a.reshape(a.shape[0], -1) for a in leaves], -1)
+            return self.credit_row(leaves)
+        parts = [p for a in leaves for p in _credit_of_parts(a)]
+        return jnp.concatenate([p.reshape(p.shape[0], -1) for p in parts], -1)
 
     def parts(self, row: jax.Array) -> list[jax.Array]:
-        """One row, for all samples, as leaves of the state."""
-        cuts = np.cumsum([int(np.prod(shape)) for shape in self.shapes])[:-1]
-        parts = []
-        for part, shape, v in zip(jnp.split(row, cuts), self.shapes, self.vars, strict=True):
-            part = jnp.broadcast_to(part.reshape(shape), v.aval.shape)
-            parts.append(part.astype(v.aval.dtype))
-        return parts
+        """Credit of all elements, one row for all samples, as credit of the leaves."""
+        cuts = np.cumsum(self._sizes)[:-1]
+        triples = zip(jnp.split(row, cuts), self.shapes, self.vars, strict=True)
+        return [
+            jnp.broadcast_to(_credit_of_leaf(elements, v, shape), v.aval.shape)
+            for elements, shape, v in triples
+        ]
 
     def influence_of_uses(self, window: Window) -> Influence:
         """One row for each element of the state of a sample, through the whole window."""
@@ -217,7 +266,7 @@ class SampleState(WholeState):
             entry = [a for a in (*pulled.hidden, *pulled.other) if a is not None]
             return self.rows(entry), pulled.variables
 
-        ones = jnp.eye(self.size_of_one, dtype=self.vars[0].aval.dtype)
+        ones = jnp.eye(self.size_of_one, dtype=self.dtype)
         Phi, dys = jax.vmap(pull)(ones)
         return Influence(Phi, dys, [window.operand(u.use) for u in self.uses])
 

@@ -28,7 +28,7 @@ class RTRL(ETraceVjpAlgorithm):
 
 
 class SnAp(ParamDimVjpAlgorithm):
-    """SnAp-n: each weight remembers what it reaches within n steps. With an n that reaches
+    """SnAp-n: each weight remembers the units it reaches within n steps. With an n that reaches
     everything it is RTRL.
 
     Args:

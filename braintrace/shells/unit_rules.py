@@ -240,11 +240,13 @@ class OSTLFeedforward(pp_prop):
 
 
 class RFLO(ParamDimVjpAlgorithm):
-    """Random-feedback local online learning's trace: a fixed leak instead of the Jacobian,
+    """Random-feedback local online learning's trace: a leak instead of the Jacobian,
     `e <- decay e + x (x) df`.
 
     Args:
-        decay: the leak, in [0, 1).
+        decay: the leak: a number in [0, 1), an array with one for each unit, `'model'` for what
+            each state keeps of itself position by position, or a function from a hidden state's
+            path to one of these.
         trace_dtype, trace_limit: as for `D_RTRL`.
     """
 
