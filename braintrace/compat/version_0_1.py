@@ -12,10 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..frontends.brainstate import brainstate
+from ..frontends import brainstate as frontend
 from ..ops.functions import conv, lora_matmul, matmul, sparse_matmul
 from ..ops.marker import marked, stopped, untraced
 from ..ops.marker import stop_param_gradients as stop_param_gradients
+
+brainstate: Any = frontend.brainstate
 
 ETraceState = brainstate.HiddenState
 ETraceGroupState = brainstate.HiddenGroupState
