@@ -38,6 +38,7 @@ from ..rules.rule import Rule
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
+from .long_runs import LongRunMixin
 
 brainstate: Any = frontend.brainstate
 
@@ -79,7 +80,7 @@ def _with_entry(tree: dict, keys: tuple, new: Any) -> dict:
     return {**tree, first: _with_entry(tree[first], tuple(rest), new) if rest else new}
 
 
-class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
+class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     """What learners of brainstate models have in common. What they keep for themselves is in plain
     objects, since brainstate looks for states in every container of a module."""
 
