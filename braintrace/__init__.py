@@ -78,6 +78,8 @@ _HOME = {
     'rules.config': ['ETraceConfig'],
     'rules.registry': ['register_rule'],
     'shells.synthetic': ['SyntheticGradient', 'train_synthetic_gradient'],
+    'learn.checkpoints': ['Checkpoints'],
+    'learn.saving': ['Snapshot'],
     'learn.data': ['MultiStepData', 'SingleStepData'],
     'shells.function': ['PureLearner'],
     'shells.nnx': ['NNXLearner'],

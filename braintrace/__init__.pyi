@@ -103,6 +103,8 @@ from .shells.synthetic import (
     SyntheticGradient as SyntheticGradient,
     train_synthetic_gradient as train_synthetic_gradient,
 )
+from .learn.checkpoints import Checkpoints as Checkpoints
+from .learn.saving import Snapshot as Snapshot
 from .learn.data import (
     MultiStepData as MultiStepData,
     SingleStepData as SingleStepData,

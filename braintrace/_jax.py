@@ -49,6 +49,9 @@ What leans on internals, and what breaks if it goes:
 - In other rooms, public but seldom used: `custom_jvp.defjvp(..., symbolic_zeros=True)` and
   `jax.linear_transpose` (`learn/`: a learner's call is given as its own transpose),
   `jax.core.Tracer` (to tell values of an outer trace), `jax.dtypes.float0`.
+- `manual_axis_type` (`vma` before 0.10) of `jax.typeof(a)` and of `jax.core.ShapedArray`,
+  `mlir.lower_fun` with other `avals_in`: `PER_DEVICE`, `varying_axes`, for learners inside
+  `jax.shard_map`. Without them that needs `check_vma=False`.
 - `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
   what `jax.jit` itself looks at; without it, list the settings that matter by hand.
 """
@@ -68,35 +71,17 @@ import jax
 import jax.numpy as jnp
 from jax.core import eval_jaxpr
 from jax.extend.core import Primitive
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
+# fmt: off
 __all__ = [
-    'Atom',
-    'ClosedJaxpr',
-    'FunctionPrimitive',
-    'Jaxpr',
-    'JaxprEqn',
-    'Literal',
-    'Primitive',
-    'Traced',
-    'Var',
-    'bind',
-    'calls_library_kernel',
-    'close_jaxpr',
-    'frames_inside',
-    'identity_primitive',
-    'is_float',
-    'located',
-    'new_jaxpr',
-    'open_jaxpr',
-    'prune',
-    'run_jaxpr',
-    'source_line',
-    'subjaxprs',
-    'trace',
-    'trace_context',
-    'type_of',
+    'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
+    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'calls_library_kernel',
+    'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
+    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'subjaxprs', 'trace',
+    'trace_context', 'type_of', 'varying_axes',
 ]
+# fmt: on
 
 if TYPE_CHECKING:
     # The records of a program as far as they are used here; JAX itself promises less, an `aval`
@@ -356,6 +341,50 @@ class FunctionPrimitive(Primitive):
         )
 
 
+_WHERE_IT_VARIES = ('manual_axis_type', 'vma')  # of an abstract value, from JAX 0.10 on and before
+
+
+def _per_device() -> Primitive:
+    """A program of one device's values inside `jax.shard_map`: outside, its results count as other
+    ones on every device; inside, no value says on which axes of the mesh it varies."""
+    from jax.interpreters import mlir
+
+    def shapes(first: Any, *_: Any, program: Any) -> list[Any]:
+        name = next(n for n in _WHERE_IT_VARIES if hasattr(first, n))
+        varies, mesh = {name: getattr(first, name)}, first.sharding.mesh
+
+        def one(a: Any) -> Any:
+            sharding = NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))
+            return jax.core.ShapedArray(a.shape, a.dtype, sharding=sharding, **varies)
+
+        return [one(v.aval) for v in program.jaxpr.outvars]
+
+    def run(*args: Any, program: Any) -> list[Any]:
+        return eval_jaxpr(program.jaxpr, program.consts, *args)
+
+    def lower(ctx: Any, *args: Any, program: Any) -> Any:
+        plain = [jax.core.ShapedArray(a.shape, a.dtype) for a in ctx.avals_in]
+        rule = mlir.lower_fun(run, multiple_results=True)
+        return rule(ctx.replace(avals_in=plain), *args, program=program)
+
+    p = Primitive('per_device')
+    p.multiple_results = True
+    p.def_abstract_eval(shapes)
+    mlir.register_lowering(p, lower)
+    return p
+
+
+PER_DEVICE = _per_device()
+
+
+def varying_axes(tree: Any) -> frozenset:
+    """The axes of a mesh, inside `jax.shard_map`, on which some value of a tree varies."""
+    none: frozenset = frozenset()
+    types = [jax.typeof(a) for a in jax.tree.leaves(tree) if isinstance(a, jax.core.Tracer)]
+    said = [getattr(t, n) for t in types for n in _WHERE_IT_VARIES if hasattr(t, n)]
+    return none.union(*[getattr(axes, 'varying', axes) for axes in said])
+
+
 def type_of(a: Any) -> tuple:
     """The type of an array as programs depend on it: shape, dtype, and how it lies on the axes of a
     mesh."""
@@ -365,12 +394,13 @@ def type_of(a: Any) -> tuple:
     if not hasattr(a, 'dtype'):
         return jnp.shape(a), jnp.result_type(a), None, None
     if not isinstance(a, jax.core.Tracer):
-        return a.shape, jax.dtypes.canonicalize_dtype(a.dtype), None, None
+        is_key = jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
+        return a.shape, a.dtype if is_key else jax.dtypes.canonicalize_dtype(a.dtype), None, None
     aval = jax.typeof(a)
     placed = getattr(aval, 'sharding', None)
     if placed is not None and placed.mesh.empty:
         placed = None
-    return aval.shape, aval.dtype, placed, getattr(aval, 'vma', None) or None
+    return aval.shape, aval.dtype, placed, varying_axes(a) or None
 
 
 def trace_context() -> Any:

@@ -101,11 +101,28 @@ class Watched(NamedTuple):
     key: Hashable
 
 
+class CompiledCall(Protocol):
+    """A function that may write states, as one compiled call."""
+
+    def __call__(self, *args: Any) -> Any:
+        """Run it; after an exception all states are as they were."""
+
+    def states(self, *args: Any) -> list:
+        """The holders of the states that it reads or writes, for arguments like these."""
+
+    def pure(self, values: list, *args: Any) -> tuple[list, Any]:
+        """The new values of these states and the result, from the old values; nothing is
+        written."""
+
+
 class Framework(Protocol):
     """What a learner asks of a framework whose models hold their states."""
 
     def states_of(self, model: Any) -> dict[tuple, Any]:
         """The holders of a model's states by path; an error if none of them is hidden."""
+
+    def held(self, path: tuple, holder: Any) -> Held:
+        """A state of a model, by the object that holds it."""
 
     def role(self, holder: Any) -> str:
         """Whether a state is a parameter, hidden, or other."""
@@ -139,9 +156,9 @@ class Framework(Protocol):
     def grad(self, f: Callable, holders: Mapping) -> Callable:
         """The gradient of `f() -> (loss, aux)` by the states of these holders, with the aux."""
 
-    def compiled(self, f: Callable, held: Callable[[], Watched]) -> Callable:
+    def compiled(self, f: Callable, held: Callable[[], Watched]) -> CompiledCall:
         """`f`, which may write states, as one compiled call. `held` says which state objects there
-        are."""
+        are; `states(*args)` of the result are those that it reads or writes."""
 
 
 # ---- which framework ----
@@ -176,6 +193,16 @@ def advice_for(model: Any) -> str | None:
     """What to write for a model that holds no state and was passed without a step; None if it is no
     such model."""
     return next((told for f in _loaded(ALONE) if (told := f.advice_for(model))), None)
+
+
+def holders_of(thing: Any) -> dict[tuple, Held] | None:
+    """What a module, an optimiser or another object of a loaded framework holds, by path; anything
+    with a `value` holds that. None for other objects."""
+    found = (f.holders(thing) for f in _loaded(HOLDING))
+    known = next((holders for holders in found if holders is not None), None)
+    if known is None and hasattr(thing, 'value'):
+        return {(): Held((), OTHER, thing)}
+    return known
 
 
 def leaves_of(path: tuple, value: Any, columns: int = 0) -> list[Leaf]:

@@ -58,6 +58,18 @@ def states_of(model: Any) -> dict[tuple, Any]:
     return states
 
 
+def holders(thing: Any) -> dict[tuple, Held] | None:
+    """The states of a module, an optimiser or any other node, by path; None for what is none."""
+    if not isinstance(thing, brainstate.graph.Node):
+        return None
+    return {path: held(path, state) for path, state in all_states(thing).items()}
+
+
+def held(path: tuple, state: Any) -> Held:
+    """A state of a model."""
+    return Held(path, role(state), state)
+
+
 def role(state: Any) -> str:
     """Whether a state is a parameter, hidden, or other."""
     if isinstance(state, brainstate.ParamState):
@@ -236,10 +248,11 @@ def grad(f: Callable, holders: Mapping) -> Callable:
     return brainstate.transform.grad(f, holders, has_aux=True)
 
 
-def compiled(f: Callable, held: Callable[[], Watched]) -> Callable:
+def compiled(f: Callable, held: Callable[[], Watched]) -> _Compiled:
     """`f`, which may write states, as one compiled call, with as little as possible between the
     caller and XLA.
 
+    `states(*args)` of the result are the states that it reads or writes.
     `held` says which states there are: when they are other ones, or when a setting of
     `brainstate.environ` changes, it is compiled anew; for arguments and states of other shapes JAX
     does so by itself. After an exception all states are as they were.
@@ -255,13 +268,32 @@ class _Compiled:
         self._traced: Any = None
         self._jitted: Callable = f
 
-    def __call__(self, *args: Any) -> Any:
+    def states(self, *args: Any) -> list:
+        """The states that it reads or writes, for arguments like these."""
+        self._prepare(args)
+        return list(self._states)
+
+    def pure(self, values: list, *args: Any) -> tuple[list, Any]:
+        """The new values of `states(*args)` and the result, from the old values."""
+        moving = self._prepare(args)
+        if moving:
+            raise NotSupportedError(
+                f'`brainstate.environ` has {", ".join(moving)}, which move with time, and a pure '
+                'function has no environment. Give them to the step as inputs.'
+            )
+        return self._pure(values, {}, args)
+
+    def _prepare(self, args: tuple) -> Mapping[str, Any]:
         settings, moving = surroundings()
         key = settings, self._held().key
         if key != self._key:
             self._traced, self._states = self._trace(moving, args)
             self._jitted = jax.jit(self._pure)
             self._key = key
+        return moving
+
+    def __call__(self, *args: Any) -> Any:
+        moving = self._prepare(args)
         new, out = self._jitted([s.value for s in self._states], moving, args)
         for state, value in zip(self._states, new, strict=True):
             state.value = value

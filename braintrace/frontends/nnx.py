@@ -147,6 +147,10 @@ class Framework:
             )
         return states
 
+    def held(self, path: tuple, variable: Any) -> Held:
+        """A variable of a model."""
+        return HeldVariable(path, self.role(variable, path), variable)
+
     def read(self, variable: Any) -> Any:
         """The present value of a variable."""
         return variable.get_value()
@@ -177,7 +181,7 @@ class Framework:
         states = {**known, **strangers}
         roles = {path: self.role(v, path) for path, v in states.items()}
         order = [p for role in (PARAM, HIDDEN, OTHER) for p in states if roles[p] == role]
-        held = tuple(HeldVariable(path, roles[path], states[path]) for path in order)
+        held = tuple(self.held(path, states[path]) for path in order)
         step, out_tree = _as_step(f, held, inputs)
         return TracedModel(step, out_tree, held), list(strangers)
 
@@ -213,7 +217,7 @@ class Framework:
 
         return gradient
 
-    def compiled(self, f: Callable, held: Callable[[], Watched]) -> Callable:
+    def compiled(self, f: Callable, held: Callable[[], Watched]) -> _Compiled:
         """`f`, which may write variables, as one compiled call; compiled anew when the model is
         built otherwise than before."""
         return _Compiled(f, held)
@@ -222,6 +226,16 @@ class Framework:
 def variables_of(model: Any) -> dict[tuple, Any]:
     """The variables of a module by path."""
     return {p: v for p, v in nnx.iter_graph(model) if isinstance(v, nnx.Variable)}
+
+
+def holders(thing: Any) -> dict[tuple, Held] | None:
+    """The variables of a module, an optimiser or any other node of NNX, by path; None for what is
+    none."""
+    if isinstance(thing, nnx.Variable):
+        return {(): HeldVariable((), OTHER, thing)}
+    if not isinstance(thing, nnx.Pytree):
+        return None
+    return {path: HeldVariable(path, OTHER, v) for path, v in variables_of(thing).items()}
 
 
 def _reached(f: Callable) -> list[Any]:
@@ -337,15 +351,24 @@ class _Compiled:
         self._variables: list[Any] = []
         self._jitted: Callable = f
 
-    def __call__(self, *args: Any) -> Any:
+    def states(self, *args: Any) -> list[Any]:
+        """The variables that it may read or write."""
         states, key = self._held()
         now = key, [id(v) for v in states.values()]
         if now != self._key:
             self._variables = _reached(self._f)
             self._jitted = jax.jit(_pure(self._f, self._variables))
             self._key = now
-        new, out = self._jitted(_values(self._variables), *args)
-        _write(self._variables, new)
+        return self._variables
+
+    def pure(self, values: Sequence[Any], *args: Any) -> tuple[list[Any], Any]:
+        """The new values of `states(*args)` and the result, from the old values."""
+        return _pure(self._f, self.states())(values, *args)
+
+    def __call__(self, *args: Any) -> Any:
+        variables = self.states()
+        new, out = self._jitted(_values(variables), *args)
+        _write(variables, new)
         return out
 
 

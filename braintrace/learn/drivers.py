@@ -147,6 +147,12 @@ def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> Compiled:
     return learning.program(key, make)
 
 
+def loss_type(learning: Learning, sequences: tuple, asked: Asked) -> Any:
+    """The shape and dtype of the loss of one step."""
+    loss = _of_loss(learning, sequences, asked).core.program.step.outs[0].aval
+    return jax.ShapeDtypeStruct(loss.shape, loss.dtype)
+
+
 def _one_loss(result: Any, has_aux: bool) -> Any:
     loss, aux = split_aux(result, has_aux)
     check_loss('step_fn', loss)

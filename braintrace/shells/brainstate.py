@@ -38,12 +38,13 @@ from ..rules.rule import Rule
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
+from .long_runs import LongRunMixin
 from .memory import EligibilityTrace, Part
 
 brainstate: Any = frontend.brainstate
 
 
-class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
+class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
     """What learners of brainstate models have in common. What they keep for themselves is in plain
     objects, since brainstate looks for states in every container of a module."""
 

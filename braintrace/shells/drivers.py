@@ -8,8 +8,10 @@ from numbers import Integral
 from typing import Any
 
 from ..learn import drivers
+from ..learn.checkpoints import Checkpoints
 from ..learn.drivers import Asked
 from ..learn.options import masked_losses, sequence_length, spread_mask, weigh
+from ..learn.resuming import learn_and_save
 from ..learn.stateful import Learning
 
 SCHEDULES = ('per_step', 'window', 'sequence_end')
@@ -47,6 +49,10 @@ class SequenceDriverMixin:
     def _schedule(self) -> tuple[str, int | None]:
         """When the learner's configuration hands out gradients: the schedule, and the steps of a
         window."""
+
+    @abstractmethod
+    def _kept(self) -> list[Any]:
+        """The holders of all values that `snapshot()` has."""
 
     def etrace_grad(
         self,
@@ -121,6 +127,7 @@ class SequenceDriverMixin:
         progress: bool = False,
         reduction: str = 'mean',
         window: Any = 'auto',
+        checkpoints: Checkpoints | None = None,
     ) -> Any:
         """Learn while the sequence goes by: a gradient, and `update(grads)` on the weights, in each
         step, each window, or once at the end.
@@ -133,6 +140,9 @@ class SequenceDriverMixin:
                 configuration, or 'per_step'.
             window_size: the steps between two updates for 'window'.
             progress: show a progress bar.
+            checkpoints: save every `checkpoints.every` steps all that the learner, `step_fn` and
+                `update` keep in states, and begin where the last checkpoint was. Called again after
+                the process was killed, with the same data, it ends with the same bits.
 
         Returns:
             The loss of each step.
@@ -152,6 +162,18 @@ class SequenceDriverMixin:
         asked = Asked(
             step_fn, mask, reduction, window=window, progress=progress, modulator=modulator
         )
+        if checkpoints is not None:
+            return learn_and_save(
+                self,
+                learning,
+                sequences,
+                self._weights(),
+                asked,
+                update,
+                steps,
+                checkpoints,
+                self._kept(),
+            )
         return drivers.learn(learning, sequences, self._weights(), asked, update, steps)
 
     def etrace_stream(

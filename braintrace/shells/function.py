@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -29,22 +30,14 @@ from ..learn.options import (
     unread,
     weigh,
 )
+from ..learn.per_device import per_device
 from ..learn.records import Block, Carried, Run, Weights
 from ..learn.shapes import check_time, explained, inputs_for, told
 from ..learn.stateful import how_to_learn
 from ..rules.carrier import Traces
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
-
-
-class Carry(NamedTuple):
-    """What goes on from call to call: the model's state, the traces by name, the number of steps
-    done, and with `nonfinite='skip'` how many steps of samples were left out."""
-
-    state: Any
-    traces: dict[str, Any]
-    steps: Any
-    skipped: Any = None
+from .plain_runs import Carry, PlainRunMixin
 
 
 class Compiled(NamedTuple):
@@ -74,7 +67,7 @@ class Example(NamedTuple):
     inputs: tuple
 
 
-class PureLearner:
+class PureLearner(PlainRunMixin):
     """Online gradients of `step(params, state, *inputs) -> (state, out)`; made by
     `braintrace.compile`.
 
@@ -202,15 +195,27 @@ class PureLearner:
         key = 'step', loss_fn, skeleton, signature(leaves, state, inputs, targets)
         return self._cache.get(key, make, lambda compiled: compiled.lasting)
 
-    def init(self, params: Any, state: Any) -> Carry:
-        """The carry at the beginning: this state, of any number of samples, no influence yet."""
-        _, _, known, inputs = self._example
-        inputs = inputs_for(state, known, inputs, lambda: self.compiled_step().core)
-        core = self._compiled(None, params, state, inputs, ()).core
-        traces = core.init(self._take_apart(params)[0])
-        named = {str(key): trace for key, trace in traces.items()}
-        none = jnp.zeros((), jnp.int32)
-        return Carry(state, named, none, None if core.nonfinite == KEEP else none)
+    def init(self, params: Any, state: Any, shardings: Carry | None = None) -> Carry:
+        """The carry at the beginning: this state, of any number of samples, no influence yet.
+
+        Args:
+            params: the parameters.
+            state: of the model.
+            shardings: where it is made on many devices, as `shardings(mesh)` says.
+        """
+        leaves, skeleton = self._take_apart(params)
+
+        def begin(leaves: list[Any], state: Any) -> Carry:
+            _, _, known, inputs = self._example
+            inputs = inputs_for(state, known, inputs, lambda: self.compiled_step().core)
+            core = self._compiled(None, skeleton.with_params(leaves), state, inputs, ()).core
+            named = {str(key): trace for key, trace in core.init(leaves).items()}
+            none = jnp.zeros((), jnp.int32)
+            return Carry(state, named, none, None if core.nonfinite == KEEP else none)
+
+        if shardings is not None:
+            return jax.jit(begin, out_shardings=shardings)(leaves, state)
+        return per_device(begin, leaves, state)
 
     def grad(
         self,
@@ -280,8 +285,9 @@ class PureLearner:
 
         key = 'grad', loss_fn, window, reduction, fresh, progress, skeleton
         extra = Extra(signal, per_step(modulator, length))
-        jitted = self._cache.get(key, make, lambda _: skeleton.lasting)
-        (grads, losses), new = jitted(length, leaves, carry, inputs, targets, mask, extra)
+        jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
+        made = per_device(jitted, leaves, carry, inputs, targets, mask, extra)
+        (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
             compiled = self._compiled(loss_fn, params, carry.state, *data)
@@ -312,8 +318,8 @@ class PureLearner:
             return jax.jit(go_on, static_argnums=(0,))
 
         key = 'evolve', window, skeleton
-        jitted = self._cache.get(key, make, lambda _: skeleton.lasting)
-        outs, new = jitted(length, leaves, carry, inputs)
+        jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
+        outs, new = per_device(jitted, leaves, carry, inputs)
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)

@@ -30,9 +30,10 @@ from ..learn.stateful import (
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
+from .long_runs import LongRunMixin
 
 
-class NNXLearner(SequenceDriverMixin, nnx.Module):
+class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
     """A learner of a `flax.nnx.Module`: call it like the model, differentiate it like the model,
     and the gradient is the online one. Made by `braintrace.compile`.
 

@@ -1,0 +1,251 @@
+"""A step of a stream as a file of `jax.export`, for processes that have jax alone.
+
+The program is `values, out = call(values, *inputs)`. `values` is a flat dict of plain arrays, named
+as in a snapshot: all that goes on from call to call.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import export
+
+from ..step import dotted
+from .data import MultiStepData, is_wrapped
+from .options import first_of
+from .saving import arrays_of, memory_of, memory_parts, traced_with
+from .stateful import Learning
+
+PLATFORMS = ('cpu', 'cuda', 'tpu')
+
+
+def write(path: Any, f: Callable, values: Mapping[str, Any], inputs: tuple) -> None:
+    """Write `f(values, *inputs) -> (values, out)`, for values and inputs like these (arrays, or
+    shapes that may be symbolic), for all platforms."""
+    if importlib.util.find_spec('flatbuffers') is None:
+        raise ImportError(
+            "`export`: jax needs flatbuffers for this: pip install 'braintrace[export]'",
+            name='flatbuffers',
+        )
+    exported = export.export(jax.jit(f), platforms=PLATFORMS)(_shapes(values), *_shapes(inputs))
+    pathlib.Path(path).write_bytes(exported.serialize())
+
+
+def _shapes(tree: Any) -> Any:
+    def one(a: Any) -> jax.ShapeDtypeStruct:
+        if isinstance(a, jax.ShapeDtypeStruct):
+            return a
+        return jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
+
+    return jax.tree.map(one, tree)
+
+
+# ---- models that hold their states ----
+
+
+def export_module(
+    path: Any, learning: Learning, f: Callable, inputs: tuple, names: Mapping[int, str]
+) -> dict[str, Any]:
+    """Write `f(*inputs)`, which may read and write states; the present values.
+
+    `names` are those of the learner's states by their `id`; others are numbered.
+    """
+    run = learning.framework.compiled(f, learning.held)
+    states = run.states(*inputs)
+    met: list[Any] = [s for s in states if id(s) not in names and s is not learning.memory]
+    named = dict(names) | {id(s): f'met/{i}' for i, s in enumerate(met)}
+
+    def trees_of(values: list) -> dict[str, Any]:
+        trees: dict[str, Any] = {}
+        for state, value in zip(states, values, strict=True):
+            own = state is learning.memory
+            trees |= memory_parts(value) if own else {named[id(state)]: value}
+        return trees
+
+    held = learning.framework.held
+    present = trees_of([held((), s).value for s in states])
+
+    def call(values, *inputs):
+        trees = traced_with(present, values)
+        memory = memory_of(trees)
+        old = [memory if s is learning.memory else trees[named[id(s)]] for s in states]
+        new, out = run.pure(old, *inputs)
+        return arrays_of(trees_of(new)), out
+
+    values = arrays_of(present)
+    write(path, call, values, inputs)
+    return values
+
+
+def streamed_module(
+    learner: Any, step_fn: Callable | None, update: Callable | None, several: bool
+) -> Callable:
+    """`f(*inputs) -> out`: a step or a block of a learner that holds its states."""
+    if update is not None and step_fn is None:
+        raise TypeError('`update` needs gradients: give `step_fn` too.')
+
+    def f(*inputs: Any) -> Any:
+        if not several:
+            inputs = jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+        if step_fn is None:
+            outs = learner.etrace_evolve(*inputs, return_outputs=True)
+            return outs if several else first_of(outs)
+        grads, loss = learner.etrace_grad(*inputs, step_fn=step_fn, return_value=True)
+        loss = loss if several else loss[0]
+        if update is None:
+            return arrays_of({f'param/{dotted(path)}': g for path, g in grads.items()}), loss
+        update(grads)
+        return loss
+
+    return f
+
+
+# ---- plain functions ----
+
+
+class Plain(NamedTuple):
+    """What a learner of a plain function carries on: parameters, carry, and what the user's update
+    keeps."""
+
+    params: Any
+    carry: Any
+    more: Any = None
+
+    def trees(self) -> dict[str, Any]:
+        """All of it by name."""
+        carry = self.carry._asdict()
+        parts = memory_parts({k: v for k, v in carry.items() if k != 'state'})
+        return {'param': self.params, 'state': carry['state'], **parts, 'more': self.more}
+
+    def of(self, trees: Mapping[str, Any]) -> Plain:
+        """The same from trees by name."""
+        carry = type(self.carry)(state=trees['state'], **memory_of(trees))
+        return Plain(trees['param'], carry, trees['more'])
+
+
+Step = Callable[..., tuple[Plain, Any]]  # (plain, *inputs) -> (plain, out)
+Finish = Callable[[Plain, Any], tuple[Plain, Any]]
+
+
+def export_plain(
+    path: Any, plain: Plain, step: Step, finish: Finish, inputs: tuple
+) -> dict[str, Any]:
+    """Write `finish(*step(plain, *inputs))`; the present values."""
+    present = plain.trees()
+
+    def call(values, *inputs):
+        new, out = finish(*step(plain.of(traced_with(present, values)), *inputs))
+        return arrays_of(new.trees()), out
+
+    values = arrays_of(present)
+    write(path, call, values, inputs)
+    return values
+
+
+def export_for_any_batch(
+    path: Any, plain: Plain, step: Step, finish: Finish, inputs: tuple, axis: int
+) -> dict[str, Any]:
+    """As `export_plain`, mapped over any number of samples; the present values have the samples
+    first, all but the parameters and `more`.
+
+    Args:
+        path: of the file.
+        plain: as it is, its carry that of each sample (samples, ...), the state without its batch
+            axis.
+        step: of one sample, for states and inputs with a batch axis of size one.
+        finish: takes means over samples.
+        inputs: with the samples at `axis`, as they are in outputs.
+        axis: 0, or 1 for a block of steps.
+    """
+    present, values = plain.trees(), arrays_of(plain.trees())
+    shared = arrays_of({'param': plain.params, 'more': plain.more})
+
+    def one(params, carry, *inputs):
+        state = jax.tree.map(lambda a: a[None], carry.state)
+        inputs = jax.tree.map(lambda a: jnp.expand_dims(a, axis), inputs)
+        new, out = step(Plain(params, carry._replace(state=state)), *inputs)
+        return new.carry._replace(state=jax.tree.map(lambda a: a[0], new.carry.state)), out
+
+    def call(values, *inputs):
+        params, carry, more = plain.of(traced_with(present, values))
+        over = (None, 0, *[axis] * len(inputs))
+        carry, outs = jax.vmap(one, over)(params, carry, *inputs)
+        new, out = finish(Plain(params, carry, more), outs)
+        return arrays_of(new.trees()), out
+
+    [b] = export.symbolic_shape('b')
+
+    def any_number(a: Any, axis: int) -> jax.ShapeDtypeStruct:
+        shape = jnp.shape(a)
+        return jax.ShapeDtypeStruct((*shape[:axis], b, *shape[axis + 1 :]), jnp.result_type(a))
+
+    shapes = {n: a if n in shared else any_number(a, 0) for n, a in values.items()}
+    write(path, call, shapes, jax.tree.map(lambda a: any_number(a, axis), inputs))
+    return values
+
+
+def unwrapped(inputs: tuple) -> tuple[tuple, bool]:
+    """The inputs without `MultiStepData`, and whether they were of several steps."""
+    blocks = {isinstance(x, MultiStepData) for x in inputs}
+    if len(blocks) > 1:
+        raise TypeError('`example_inputs`: wrap all of them in MultiStepData, or none.')
+    return tuple(x.data if is_wrapped(x) else x for x in inputs), blocks == {True}
+
+
+def step_of(learner: Any, count: int, loss_fn: Callable | None, several: bool) -> Step:
+    """A step, or several, of a learner whose step takes `count` inputs; `out` is what the model
+    gives, or with a loss `(grads, loss)`."""
+
+    def step(plain: Plain, *inputs: Any) -> tuple[Plain, Any]:
+        if not several:
+            inputs = jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+        params, carry, more = plain
+        xs = inputs[0] if count == 1 else inputs[:count]
+        if loss_fn is None:
+            out, carry = learner.evolve(params, carry, xs)
+            return Plain(params, carry, more), out if several else first_of(out)
+        (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:])
+        return Plain(params, carry, more), (grads, loss if several else loss[0])
+
+    return step
+
+
+def finish_of(loss_fn: Callable | None, update: Callable | None, with_more: bool) -> Finish:
+    """What is done with the `out` of a step: nothing, or the update of the parameters."""
+    if update is not None and loss_fn is None:
+        raise TypeError('`update` needs gradients: give `loss_fn` too.')
+
+    def finish(plain: Plain, out: Any) -> tuple[Plain, Any]:
+        if loss_fn is None:
+            return plain, out
+        grads, loss = out
+        params, carry, more = plain
+        if update is None:
+            return plain, (arrays_of({'param': grads}), loss)
+        if with_more:
+            params, more = update(params, grads, more)
+        else:
+            params = update(params, grads)
+        return Plain(params, carry, more), loss
+
+    return finish
+
+
+def finish_of_samples(loss_fn: Callable | None, finish: Finish, axis: int) -> Finish:
+    """As `finish`, of what was made for each sample (samples, ...): means of gradients and losses,
+    or outputs with the samples at `axis` in the place of a batch axis of size one."""
+
+    def one_axis(a: Any) -> Any:
+        return jnp.moveaxis(jnp.squeeze(a, axis + 1), 0, axis)
+
+    def finish_all(plain: Plain, outs: Any) -> tuple[Plain, Any]:
+        if loss_fn is None:
+            return finish(plain, jax.tree.map(one_axis, outs))
+        return finish(plain, jax.tree.map(lambda a: a.mean(0), outs))
+
+    return finish_all

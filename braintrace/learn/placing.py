@@ -1,0 +1,139 @@
+"""Where the values of a learner lie on a mesh of devices.
+
+Samples follow one axis of the mesh and units another. States and weights say by themselves which of
+their axes count samples and units; for the traces, which are made from these, the partitioner of
+XLA is asked: it is shown two steps, and where it leaves the traces is where they are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .._jax import Var
+from ..frontends.base import HIDDEN, OTHER, PARAM
+from ..plan.keys import TraceKey
+from ..step import Leaf
+from .core import Core
+from .records import Carried, Run, Weights
+from .stateful import Compiled, Learning
+
+
+class Placement(NamedTuple):
+    """A sharding for every leaf of a core: parameters, states, inputs with time as first axis, and
+    traces by key; `whole` is that of what lies on all devices."""
+
+    params: list[NamedSharding]
+    hidden: list[NamedSharding]
+    other: list[NamedSharding]
+    inputs: list[NamedSharding]
+    traces: dict[TraceKey, Any]
+    whole: NamedSharding
+
+
+def place(core: Core, mesh: Mesh, batch: str | None, units: str | None) -> Placement:
+    """Where the values of a core lie.
+
+    Args:
+        core: the learner of flat leaves.
+        mesh: the devices.
+        batch: the axis of the mesh for samples, the first axis of states and inputs; None for none.
+        units: the axis of the mesh for units, the last axis of hidden states; None for none.
+    """
+    for name, axis in (('batch', batch), ('units', units)):
+        if axis is not None and axis not in mesh.axis_names:
+            known = ', '.join(map(repr, mesh.axis_names))
+            raise ValueError(
+                f'`{name}` must be an axis of the mesh, {known}, or None, got {axis!r}.'
+            )
+    step = core.program.step
+    samples = _samples(step.hidden_vars) if batch is not None else None
+
+    def on(shape: Sequence[int], *axes: tuple[int, str | None]) -> NamedSharding:
+        """Axes of the mesh at axes of the array, where they divide these."""
+        spec: list[str | None] = [None] * len(shape)
+        for k, axis in axes:
+            if axis is not None and shape[k] % mesh.shape[axis] == 0:
+                spec[k] = axis
+        return NamedSharding(mesh, PartitionSpec(*spec))
+
+    def of_samples(shape: Sequence[int]) -> list[tuple[int, str | None]]:
+        return [(0, batch)] if shape and shape[0] == samples else []
+
+    def of_state(v: Var, leaf: Leaf) -> NamedSharding:
+        shape, unit = v.aval.shape, len(v.aval.shape) - (2 if leaf.columns else 1)
+        counted = of_samples(shape)
+        return on(shape, *counted, *([(unit, units)] if unit >= len(counted) else []))
+
+    rows = _unit_axes(core)
+    first = Placement(
+        [on(v.aval.shape, *[(k, units) for k in rows.get(v, ())]) for v in step.param_vars],
+        [of_state(v, leaf) for v, leaf in zip(step.hidden_vars, step.hidden, strict=True)],
+        [on(v.aval.shape, *of_samples(v.aval.shape)) for v in step.other_vars],
+        [
+            on((1, *v.aval.shape), *[(k + 1, axis) for k, axis in of_samples(v.aval.shape)])
+            for v in step.input_vars
+        ],
+        {},
+        NamedSharding(mesh, PartitionSpec()),
+    )
+    return first._replace(traces=_traces(core, first))
+
+
+def _samples(states: Sequence[Var]) -> int | None:
+    """The number of samples, if there is one."""
+    leading = {v.aval.shape[0] for v in states if v.aval.ndim > 1}
+    return leading.pop() if len(leading) == 1 else None
+
+
+def _unit_axes(core: Core) -> dict[Var, tuple[int, ...]]:
+    """For each parameter that is a weight as it is, the axis that counts the units it feeds."""
+    found: dict[Var, tuple[int, ...]] = {}
+    for r in core.graph.relations:
+        axes = r.axes
+        fed = [k for k, c in enumerate(axes.w) if c in axes.y and c not in (axes.x or '')]
+        found.setdefault(r.w_var, tuple(fed[-1:]))
+    return found
+
+
+def _traces(core: Core, placed: Placement) -> dict[TraceKey, Any]:
+    """Where the traces lie after two steps, the rest being placed."""
+    step = core.program.step
+
+    def two_steps(captured, params, hidden, other, inputs):
+        carried = Carried(hidden, other, core.init(params), jnp.zeros((), jnp.int32))
+        return core.evolve(Weights(captured, params), carried, inputs, Run(2, 1))[1].traces
+
+    def shapes(variables: Sequence[Var], shardings: Sequence[Any], *time: int) -> list[Any]:
+        return [
+            jax.ShapeDtypeStruct((*time, *v.aval.shape), v.aval.dtype, sharding=s)
+            for v, s in zip(variables, shardings, strict=True)
+        ]
+
+    lowered = jax.jit(two_steps).lower(
+        shapes(step.captured_vars, [placed.whole] * len(step.captured)),
+        shapes(step.param_vars, placed.params),
+        shapes(step.hidden_vars, placed.hidden),
+        shapes(step.other_vars, placed.other),
+        shapes(step.input_vars, placed.inputs, 2),
+    )
+    return lowered.compile().output_shardings
+
+
+def put_on_devices(learning: Learning, compiled: Compiled, placed: Placement) -> None:
+    """Move the states of a model and the memory of its learner."""
+    of_role = {PARAM: placed.params, HIDDEN: placed.hidden, OTHER: placed.other}
+    for role, shardings in of_role.items():
+        compiled.model.write(role, jax.device_put(compiled.model.read(role), shardings))
+    memory = dict(learning.memory.value)
+    texts = {str(key): sharding for key, sharding in placed.traces.items()}
+    traces = {
+        text: jax.device_put(trace, texts.get(text, placed.whole))
+        for text, trace in memory.pop('traces').items()
+    }
+    rest = jax.device_put(memory, placed.whole)
+    learning.memory.value = {**rest, 'traces': traces}

@@ -1,0 +1,211 @@
+"""Learners of plain functions: their carries checked, taken elsewhere, and placed on devices."""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from ..graph.samples import sample_axes
+from ..learn.cache import Cache
+from ..learn.exporting import (
+    Plain,
+    export_for_any_batch,
+    export_plain,
+    finish_of,
+    finish_of_samples,
+    step_of,
+    unwrapped,
+)
+from ..learn.placing import place
+from ..learn.saving import Snapshot, check_carry, describe
+from ..learn.saving import check as check_text
+from ..learn.stateful import How
+
+
+class Carry(NamedTuple):
+    """What goes on from call to call: the model's state, the traces by name, the number of steps
+    done, and with `nonfinite='skip'` how many steps of samples were left out."""
+
+    state: Any
+    traces: dict[str, Any]
+    steps: Any
+    skipped: Any = None
+
+
+class PlainRunMixin:
+    """What learners of plain functions have for long runs: `check`, `snapshot`, `restore`,
+    `export`, `shardings`."""
+
+    _how: How
+    _example: Any
+    _cache: Cache
+
+    @abstractmethod
+    def init(self, params: Any, state: Any) -> Carry:
+        """The carry at the beginning."""
+
+    @abstractmethod
+    def compiled_step(self) -> Any:
+        """The step as a program and the core that learns it."""
+
+    @property
+    def how(self) -> How:
+        """What the user has said about the learner."""
+        return self._how
+
+    @property
+    def example(self) -> tuple[Any, Any, tuple]:
+        """The shapes of `(params, state, inputs)` that it was compiled for."""
+        skeleton, params, state, inputs = self._example
+        return skeleton.with_params(params), state, inputs
+
+    def first_carry(self) -> Carry:
+        """The shapes of the carry."""
+        skeleton, params, state, _ = self._example
+
+        def begin(leaves: list[Any], state: Any) -> Carry:
+            return self.init(skeleton.with_params(leaves), state)
+
+        return jax.eval_shape(begin, params, state)
+
+    def for_values_like(self, state: Any, inputs: tuple) -> Any:
+        """The same learner, compiled for a state and inputs like these."""
+        other = copy.copy(self)
+        other._cache = Cache()
+        other._example = self._example._replace(state=state, inputs=inputs)
+        return other
+
+    def check(self, carry: Carry) -> None:
+        """Refuse a carry that is not one of this learner, naming the first difference.
+
+        Args:
+            carry: from `init` or a call, possibly through a file.
+        """
+        if not isinstance(carry, Carry):
+            raise TypeError(f'`carry` must be one of `init`, got {type(carry).__name__}.')
+        check_carry(self.first_carry(), carry)
+
+    def snapshot(self) -> Snapshot:
+        """What the learner is, as a text, and no arrays: a learner of a plain function holds
+        nothing. Parameters and carry are the user's, and are plain trees of arrays already."""
+        return Snapshot({}, describe(self.how, {}))
+
+    def check_snapshot(self, about: str) -> None:
+        """Refuse a snapshot with this text if it is of a learner with another rule or options.
+
+        Args:
+            about: of the snapshot.
+        """
+        check_text('snapshot', self.snapshot().about, about, self.how)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Refuse a snapshot of another learner; there is nothing to restore.
+
+        Args:
+            snapshot: what `snapshot()` gave.
+        """
+        self.check_snapshot(snapshot[1])
+
+    def export(
+        self,
+        path: Any,
+        params: Any,
+        carry: Carry,
+        *example_inputs: Any,
+        loss_fn: Callable | None = None,
+        update: Callable | None = None,
+        more: Any = None,
+        any_batch: bool = False,
+    ) -> dict[str, Any]:
+        """Write one step of a stream, or a block of steps, as a file of `jax.export` for cpu, cuda
+        and tpu, which a process with jax alone can run: `values, out = call(values, *inputs)`.
+
+        Args:
+            path: of the file.
+            params: the parameters to begin with.
+            carry: the carry to begin with.
+            example_inputs: of the step and after them those of `loss_fn`; wrapped in
+                `MultiStepData` for a block.
+            loss_fn: as for `grad`. Without, `out` is what the step gives.
+            update: `update(params, grads) -> params`, and `out` is the loss; without, it is
+                `(grads, loss)`.
+            more: a tree that `update(params, grads, more) -> (params, more)` keeps, such as the
+                state of an optimiser.
+            any_batch: for any number of samples, where the first axis of all states, inputs and
+                outputs is the batch and no sample touches another. All values but parameters and
+                `more` have the samples first; gradient and loss are means over samples.
+
+        Returns:
+            The values to begin with, a flat dict of arrays.
+        """
+        self.check(carry)
+        inputs, several = unwrapped(example_inputs)
+        count, finish = len(self.example[2]), finish_of(loss_fn, update, more is not None)
+        if not any_batch:
+            step = step_of(self, count, loss_fn, several)
+            return export_plain(path, Plain(params, carry, more), step, finish, inputs)
+        alone, carries = self._for_each_sample(params, carry)
+        step = step_of(alone, count, loss_fn, several)
+        finish = finish_of_samples(loss_fn, finish, int(several))
+        plain = Plain(params, carries, more)
+        return export_for_any_batch(path, plain, step, finish, inputs, int(several))
+
+    def _for_each_sample(self, params: Any, carry: Carry) -> tuple[Any, Carry]:
+        """A learner of a batch of one, and the carries of all samples at the beginning, each state
+        without its batch axis."""
+        graph = self.compiled_step().core.graph
+        batches = {jnp.shape(a)[:1] for a in jax.tree.leaves(carry.state)}
+        if sample_axes(graph.analysis) is None or len(batches) != 1:
+            raise ValueError(
+                '`any_batch` needs a model whose states all have the batch as their first axis, '
+                'and in which no sample touches another.'
+            )
+        if int(carry.steps):
+            raise ValueError('`any_batch` begins with a new carry: give that of `init`.')
+        _, state, inputs = self.example
+        one, ones = jax.tree.map(
+            lambda a: jax.ShapeDtypeStruct((1, *a.shape[1:]), a.dtype), (state, inputs)
+        )
+        alone = self.for_values_like(one, ones)
+
+        def begin(state: Any) -> Carry:
+            made = alone.init(params, jax.tree.map(lambda a: a[None], state))
+            return made._replace(state=state)
+
+        return alone, jax.vmap(begin)(carry.state)
+
+    # ---- many devices ----
+
+    def shardings(
+        self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model'
+    ) -> tuple[Any, Carry, tuple]:
+        """Where parameters, carry and inputs lie on a mesh of devices: samples follow one axis of
+        it, units another. An array that such an axis does not divide lies whole along it.
+
+        Args:
+            mesh: the devices.
+            batch: the axis of the mesh for samples, the first axis of states and inputs; None for
+                none.
+            units: the axis of the mesh for units, the last axis of hidden states; None for none.
+
+        Returns:
+            `(params, carry, inputs)`: trees of shardings, for `jax.device_put`, for
+            `init(params, state, shardings=carry)`, and for the sequences of inputs, which have time
+            as first axis.
+        """
+        compiled, (params, _, inputs) = self.compiled_step(), self.example
+        placed = place(compiled.core, mesh, batch, units)
+        state = compiled.traced.state(placed.hidden, placed.other)
+        traces = {str(key): sharding for key, sharding in placed.traces.items()}
+        skipped = None if self.first_carry().skipped is None else placed.whole
+        return (
+            jax.tree.unflatten(jax.tree.structure(params), placed.params),
+            Carry(state, traces, placed.whole, skipped),
+            jax.tree.unflatten(jax.tree.structure(inputs), placed.inputs),
+        )
