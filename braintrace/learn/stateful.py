@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..frontends.base import HIDDEN, OTHER, PARAM, Framework, TracedModel, Watched
-from ..graph.compile import assemble, prepare
+from ..graph.compile import Graph, assemble, prepare
 from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
 from ..plan.keys import TraceKey
@@ -27,6 +27,7 @@ from ..rules.registry import rule_of
 from ..rules.rule import Rule
 from ..rules.signals import FEEDBACK, Extra
 from .cache import Cache, signature
+from .choice import Choice, choose
 from .core import BUDGET, KEEP, Core, core_of
 from .nonfinite import check_policy
 from .records import Carried, Weights
@@ -37,7 +38,8 @@ from .shapes import explained
 class How:
     """What a user has said about a learner: the rule and its settled options, the kind of credit,
     what to do with control flow, which weights may have a trace, the bytes that a block may
-    keep, and what to do about numbers that are not finite."""
+    keep, what to do about numbers that are not finite, and how the rule was found if that was left
+    to the compiler."""
 
     rule: Rule
     options: dict[str, Any]
@@ -46,6 +48,7 @@ class How:
     traced: Any = 'all'
     budget: int = BUDGET
     nonfinite: str = KEEP
+    choice: Choice | None = None
 
 
 def how_to_learn(
@@ -54,8 +57,9 @@ def how_to_learn(
     vjp_method: str | None = None,
     policy: ControlFlowPolicy | None = None,
     traced: Any = 'all',
-    budget: int = BUDGET,
+    budget: int | None = None,
     nonfinite: str = KEEP,
+    choice: Choice | None = None,
 ) -> How:
     """What a user has said, checked."""
     rule = rule_of(rule)
@@ -67,8 +71,24 @@ def how_to_learn(
             "`trace` must be 'all', 'marked', or a function of a parameter's path that says "
             f'whether it may have a trace, got {traced!r}.'
         )
-    budget = count('memory_budget', budget)
-    return How(rule, settled, single_step, policy, traced, budget, nonfinite)
+    budget = BUDGET if budget is None else count('memory_budget', budget)
+    return How(rule, settled, single_step, policy, traced, budget, nonfinite, choice)
+
+
+def how_to_learn_best(
+    graph_of: Callable[[ControlFlowPolicy], Graph],
+    options: dict[str, Any],
+    vjp_method: str | None = None,
+    policy: ControlFlowPolicy | None = None,
+    traced: Any = 'all',
+    budget: int | None = None,
+    nonfinite: str = KEEP,
+) -> How:
+    """How to learn a model whose rule is left to the compiler; `graph_of` gives its graph."""
+    choice = choose(graph_of(policy or ControlFlowPolicy()), budget, options, vjp_method)
+    taken, room = choice.taken, choice.block_budget
+    said = vjp_method, policy, traced, room, nonfinite
+    return how_to_learn(taken.rule, taken.options, *said, choice)
 
 
 _REMEDY = (

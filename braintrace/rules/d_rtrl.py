@@ -20,10 +20,14 @@ import numpy as np
 from ..engine.factors import diagonal
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
+from ..graph.analysis import Row
+from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..ops.axes import Op, decay, gradient, outer, read
+from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Feed, Layout, Scope, Slot
+from ..plan.slopes import constant_slope, is_leak
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
 from .table_trace import TableTrace
@@ -48,6 +52,7 @@ class PositionWise(BlockCarrier):
     leak: float | None = None
     rows: int | None = None
     follows_relations: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     @property
     def slots(self) -> list[Slot]:
@@ -191,6 +196,41 @@ class PositionWise(BlockCarrier):
         *y)."""
         df = window.factors.slope(f.relation, group, f.unit)
         return over_states(f.at_y(back.Q) * df[:, None], 2)
+
+    def loses(self, way: Passage) -> str | None:
+        lost = lost_between_units(self.layout, way)
+        relation = relation_of(self.layout, way.use)
+        if lost is not None or relation is None:
+            return lost
+        crosses = way.single_step or way.new is not None
+        if self.leak is not None and crosses and not self._all_leak(relation):
+            return f'a leak of {self.leak:g} stands for what the unit does'
+        if way.new is None:
+            return None
+        mine = [s for s in self.slots if any(f.relation == relation.number for f in s.feeds)]
+        if any(self._table(s) is not None for s in mine):
+            return f'of a table only the last {self.rows} rows that were read have a trace'
+        return None
+
+    def _all_leak(self, relation: Relation) -> bool:
+        """Whether all states of the units that a weight feeds keep of themselves, and of nothing
+        else, just what the leak says."""
+        analysis = self.layout.graph.analysis
+        rows = [row for g in relation.groups for row in g.rows]
+        for new in rows:
+            for old in rows:
+                seed = analysis.rows.index(old)
+                if analysis.of_row(new).seeds >> seed & 1 and old != new:
+                    return False
+            if not self._leaks(new):
+                return False
+        return True
+
+    def _leaks(self, row: Row) -> bool:
+        """Whether a state keeps of itself just what the leak says."""
+        analysis = self.layout.graph.analysis
+        slope = constant_slope(analysis, analysis.rows.index(row), row.old, row)
+        return self.leak is not None and is_leak(slope, self.leak)
 
     def _op(self, relation: int) -> Op:
         return self.layout.relations[relation].op

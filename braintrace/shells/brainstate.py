@@ -15,6 +15,7 @@ from ..frontends import brainstate as frontend
 from ..frontends.pickling import dumps
 from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
+from ..learn.choice import Choice
 from ..learn.core import BUDGET, KEEP, Core
 from ..learn.data import MultiStepData, first_step
 from ..learn.options import per_step
@@ -174,7 +175,7 @@ class Learner(SequenceDriverMixin, brainstate.nn.Module):  # type: ignore[misc]
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         if not self.is_compiled:
             raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
-        return CompilationReport(self.graph, self._core.memory())
+        return CompilationReport(self.graph, core=self._core, choice=self.how.choice)
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""
@@ -357,6 +358,7 @@ class ETraceAlgorithm(Learner):
             counted in `skipped`. With 'raise' an error says which state of which sample it was, in
             which step.
         config: the rule as an `ETraceConfig` instead of the class's own.
+        choice: how the compiler found the rule, where that was left to it; the report tells it.
         options: of the rule.
     """
 
@@ -370,6 +372,7 @@ class ETraceAlgorithm(Learner):
         memory_budget: int = BUDGET,
         config: ETraceConfig | None = None,
         nonfinite: str = KEEP,
+        choice: Choice | None = None,
         **options: Any,
     ):
         super().__init__(name=name)
@@ -380,7 +383,7 @@ class ETraceAlgorithm(Learner):
             self.rule = of_config(config)
         self.config, self.model4compile = config, model
         self._said = how_to_learn(
-            self.rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite
+            self.rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite, choice
         )
 
     @property
