@@ -52,6 +52,8 @@ What leans on internals, and what breaks if it goes:
 - `manual_axis_type` (`vma` before 0.10) of `jax.typeof(a)` and of `jax.core.ShapedArray`,
   `mlir.lower_fun` with other `avals_in`: `PER_DEVICE`, `varying_axes`, for learners inside
   `jax.shard_map`. Without them that needs `check_vma=False`.
+- `Device.memory_stats()` with `bytes_limit` and `bytes_in_use`: `free_memory`, the budget of the
+  rule 'auto' where none is given. None on a CPU, where the system is asked.
 - `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
   what `jax.jit` itself looks at; without it, list the settings that matter by hand.
 """
@@ -407,3 +409,15 @@ def trace_context() -> Any:
     """What JAX itself looks at while it traces: precision, axis names, meshes and other
     settings."""
     return jax._src.config.trace_context()
+
+
+def free_memory() -> int:
+    """The bytes that are free on the device that computes by default."""
+    [device] = jax.device_put(0.0).devices()
+    stats = device.memory_stats()
+    if stats and 'bytes_limit' in stats:
+        return stats['bytes_limit'] - stats.get('bytes_in_use', 0)
+    for pages in ('SC_AVPHYS_PAGES', 'SC_PHYS_PAGES'):
+        if pages in getattr(os, 'sysconf_names', {}):
+            return os.sysconf(pages) * os.sysconf('SC_PAGE_SIZE')
+    return 4 * 2**30  # a system that does not tell

@@ -41,8 +41,10 @@ class Factors:
 
     @cached_property
     def _of_groups(self) -> dict[int, OfGroup]:
-        groups = self._window.layout.units
-        return {g: pull_units(self._window, g, self._rows_of(g)) for g in groups}
+        rows = {g: self._rows_of(g) for g in self._window.layout.units}
+        return {
+            g: pull_units(self._window, g, of_group) for g, of_group in rows.items() if of_group
+        }
 
     def transition(self, group: int) -> jax.Array:
         """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same

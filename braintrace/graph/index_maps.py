@@ -194,6 +194,8 @@ def _runs(unit: np.ndarray, shape: tuple[int, ...]) -> list[tuple[int | None, in
     starts = np.flatnonzero(np.diff(row, prepend=-5) != (row >= 0))
     runs: list[tuple[int | None, int]] = []
     for a, b in zip(starts, [*starts[1:], len(row)], strict=True):
+        if row[a] >= 0 and row[a] + (b - a) > shape[-1]:  # it points at another row
+            return None
         runs.append((None if row[a] < 0 else int(row[a]), int(b - a)))
         expected = -1 if row[a] < 0 else here[..., row[a] : row[a] + (b - a)]
         if not np.array_equal(unit[..., a:b], np.broadcast_to(expected, unit[..., a:b].shape)):

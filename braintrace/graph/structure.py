@@ -15,22 +15,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import (
-    Atom,
-    JaxprEqn,
-    Literal,
-    Var,
-    bind,
-    is_complex,
-    is_float,
-    new_jaxpr,
-    run_jaxpr,
-)
+from .._jax import Atom, JaxprEqn, Literal, Var, bind, is_float
 from ..ops.families import Family, family, is_linear
 from ..ops.sparse import is_kernel
 from .analysis import Analysis
 from .constants import constants
 from .influence import is_elementwise
+from .zeros import patterns_of_weights
 
 
 class SnapPattern(NamedTuple):
@@ -53,36 +44,14 @@ class Structure:
     def __init__(self, analysis: Analysis):
         self.analysis = analysis
         self._const = constants(analysis.step)
-        self._weights = self._values_of_weights()
-
-    def _values_of_weights(self) -> dict[Var, np.ndarray]:
-        """Everything that depends on the parameters alone, at random parameters."""
-        step = self.analysis.step
-        captured, params = step.captured_vars, step.param_vars
-        known: dict[Var, None] = dict.fromkeys([*captured, *params])
-        eqns = []
-        for eqn in self.analysis.eqns:
-            if not eqn.effects and all(isinstance(a, Literal) or a in known for a in eqn.invars):
-                eqns.append(eqn)
-                known.update(dict.fromkeys(eqn.outvars))
-        outs = list(known)[len(captured) :]
-        rng = np.random.RandomState(0)
-        values = []
-        for v in params:
-            values.append(np.asarray(_not_zero(rng, v.aval.shape), v.aval.dtype))
-            if is_complex(v):
-                values[-1] += 1j * _not_zero(rng, v.aval.shape)
-        program = new_jaxpr([*captured, *params], outs, eqns)
-        with jax.ensure_compile_time_eval():
-            results = run_jaxpr(program, *step.captured, *map(jnp.asarray, values))
-        return {v: np.asarray(a) for v, a in zip(outs, results, strict=True) if is_float(v)}
+        self._weights = patterns_of_weights(analysis.step, self._const)
 
     def pattern(self, a: Atom) -> np.ndarray | None:
         """Ones where a value can be other than zero; the value itself if it is an index, None if
         that is not known."""
-        value = self._const(a)
         if isinstance(a, Var) and a in self._weights:
-            value = self._weights[a]
+            return self._weights[a].astype(np.float32)
+        value = self._const(a)
         if not is_float(a):
             return value
         if value is None:

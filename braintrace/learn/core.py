@@ -290,6 +290,8 @@ class Core:
         total = sum(_bytes(v) for v in [*step.hidden_vars, *step.other_vars]) * 2
         if self.single_step and isinstance(self.carrier, BlockCarrier):
             total += self.carrier.step_bytes
+        else:
+            total += self.carrier.window_step_bytes
         for r in layout.relations:
             rows = sum(layout.units[g.index].states for g in r.groups if g.index in layout.units)
             total += _bytes(r.y_var) * (2 + 2 * rows)

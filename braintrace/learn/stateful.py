@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from ..frontends.base import HIDDEN, OTHER, PARAM, Framework, TracedModel, Watched
-from ..graph.compile import assemble, prepare
+from ..graph.compile import Graph, assemble, prepare
 from ..graph.diagnostics import Diagnostics, emit
 from ..graph.flatten import ControlFlowPolicy
 from ..plan.keys import TraceKey
@@ -28,6 +28,7 @@ from ..rules.registry import rule_of
 from ..rules.rule import Rule
 from ..rules.signals import FEEDBACK, Extra
 from .cache import Cache, signature
+from .choice import Choice, choose
 from .core import BUDGET, KEEP, Core, core_of
 from .nonfinite import check_policy
 from .records import Carried, Weights
@@ -38,8 +39,8 @@ from .shapes import explained
 class How:
     """What a user has said about a learner: the rule and its settled options, the kind of credit,
     what to do with control flow, which weights may have a trace, the bytes that a block may
-    keep, what to do about numbers that are not finite, and what the traces go through after each
-    step."""
+    keep, what to do about numbers that are not finite, what the traces go through after each step,
+    and how the rule was found if that was left to the compiler."""
 
     rule: Rule
     options: dict[str, Any]
@@ -49,6 +50,7 @@ class How:
     budget: int = BUDGET
     nonfinite: str = KEEP
     on_traces: OnTraces | None = None
+    choice: Choice | None = None
 
 
 def how_to_learn(
@@ -57,9 +59,10 @@ def how_to_learn(
     vjp_method: str | None = None,
     policy: ControlFlowPolicy | None = None,
     traced: Any = 'all',
-    budget: int = BUDGET,
+    budget: int | None = None,
     nonfinite: str = KEEP,
     on_traces: OnTraces | None = None,
+    choice: Choice | None = None,
 ) -> How:
     """What a user has said, checked."""
     rule = rule_of(rule)
@@ -71,12 +74,29 @@ def how_to_learn(
             "`trace` must be 'all', 'marked', or a function of a parameter's path that says "
             f'whether it may have a trace, got {traced!r}.'
         )
-    budget = count('memory_budget', budget)
+    budget = BUDGET if budget is None else count('memory_budget', budget)
     if on_traces is not None and not callable(on_traces):
         raise TypeError(
             f'`on_traces` must be a function of the traces, got {type(on_traces).__name__}.'
         )
-    return How(rule, settled, single_step, policy, traced, budget, nonfinite, on_traces)
+    return How(rule, settled, single_step, policy, traced, budget, nonfinite, on_traces, choice)
+
+
+def how_to_learn_best(
+    graph_of: Callable[[ControlFlowPolicy], Graph],
+    options: dict[str, Any],
+    vjp_method: str | None = None,
+    policy: ControlFlowPolicy | None = None,
+    traced: Any = 'all',
+    budget: int | None = None,
+    nonfinite: str = KEEP,
+    on_traces: OnTraces | None = None,
+) -> How:
+    """How to learn a model whose rule is left to the compiler; `graph_of` gives its graph."""
+    choice = choose(graph_of(policy or ControlFlowPolicy()), budget, options, vjp_method)
+    taken, room = choice.taken, choice.block_budget
+    said = vjp_method, policy, traced, room, nonfinite, on_traces
+    return how_to_learn(taken.rule, taken.options, *said, choice)
 
 
 _REMEDY = (

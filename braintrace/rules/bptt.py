@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from ..engine.window import Window
+from ..plan.kept import Passage
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 
@@ -17,6 +18,7 @@ class Bptt(Carrier):
 
     layout: Layout
     whole_sequence: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     def init(self) -> Traces:
         return {}
@@ -26,3 +28,6 @@ class Bptt(Carrier):
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         return {}
+
+    def loses(self, way: Passage) -> str | None:
+        return None if way.new is None else 'nothing crosses the edge of a window'

@@ -28,6 +28,7 @@ import jax
 from ..engine.window import Window
 from ..graph.samples import Samples
 from ..ops.axes import Op
+from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout
 
@@ -89,6 +90,15 @@ class Carrier(ABC):
     whole_sequence: ClassVar[bool] = (
         False  # whether a window is the sequence unless something else is said
     )
+    mixes_states: ClassVar[bool] = (
+        True  # whether the influence on one state may disturb what is kept of another
+    )
+
+    @property
+    def window_step_bytes(self) -> int:
+        """What it keeps of each step of a window while it advances with multi-step credit, besides
+        what every rule keeps."""
+        return 0
 
     @abstractmethod
     def init(self) -> Traces:
@@ -107,6 +117,14 @@ class Carrier(ABC):
         decay of its own, an average): None for one without. A sample that is left out of a step
         keeps its part of these; the others need nothing, since a window leaves it out itself."""
         return {}
+
+    def loses(self, way: Passage) -> str | None:
+        """What this step of an influence loses by the way it is carried, in words; None where it
+        is kept whole. A carrier that does not say it is taken to lose everything that crosses the
+        edge of a window, and with single-step credit the rest too."""
+        if way.new is None and not way.single_step:
+            return None
+        return 'the rule does not say that it keeps it'
 
 
 class BlockCarrier(Carrier):
@@ -136,7 +154,9 @@ class Several(BlockCarrier):
 
     layout: Layout
     parts: tuple[BlockCarrier, ...]
+    chosen: tuple[frozenset[int], ...]  # the relations of each part, by number
     follows_relations: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     def _own(self, part: BlockCarrier, traces: Traces) -> Traces:
         return {key: traces[key] for key in jax.eval_shape(part.init)}
@@ -144,6 +164,13 @@ class Several(BlockCarrier):
     @property
     def step_bytes(self) -> int:
         return sum(part.step_bytes for part in self.parts)
+
+    def loses(self, way: Passage) -> str | None:
+        relation = relation_of(self.layout, way.use)
+        for part, chosen in zip(self.parts, self.chosen, strict=True):
+            if relation is not None and relation.number in chosen:
+                return part.loses(way)
+        return lost_between_units(self.layout, way)
 
     def init(self) -> Traces:
         return {key: trace for part in self.parts for key, trace in part.init().items()}

@@ -15,6 +15,9 @@ import jax.numpy as jnp
 
 from ..engine.loop import scan
 from ..engine.window import Window
+from ..graph.samples import Samples
+from ..plan.kept import Passage
+from ..plan.keys import TraceKey
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Carrier, Contribution, Credit, Entry, Traces
 
@@ -46,6 +49,14 @@ class Changed(Carrier):
     @property
     def whole_sequence(self) -> bool:  # type: ignore[override]
         return self.inner.whole_sequence
+
+    def loses(self, way: Passage) -> str | None:
+        if way.new is not None:
+            return 'a function of the user changes the traces'
+        return self.inner.loses(way)
+
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        return self.inner.sample_axes(samples)
 
     def init(self) -> Traces:
         return self.inner.init()

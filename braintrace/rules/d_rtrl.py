@@ -22,10 +22,14 @@ from ..engine.factors import diagonal
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
 from ..errors import NotSupportedError
+from ..graph.analysis import Row
+from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..ops.axes import Op, decay, gradient, outer, read
+from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Feed, Layout, Scope, Slot
+from ..plan.slopes import constant_slope, is_leak
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
 from .leak import Leak
@@ -51,6 +55,7 @@ class PositionWise(BlockCarrier):
     leak: Leak | None = None
     rows: int | None = None
     follows_relations: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for s in self.slots:
@@ -209,6 +214,44 @@ class PositionWise(BlockCarrier):
                 f'numbers in {jnp.dtype(self.dtype).name}. Use float32, or leave it out.'
             )
         return jnp.promote_types(self.dtype, jnp.complex64)
+
+    def loses(self, way: Passage) -> str | None:
+        lost = lost_between_units(self.layout, way)
+        relation = relation_of(self.layout, way.use)
+        if lost is not None or relation is None:
+            return lost
+        crosses = way.single_step or way.new is not None
+        if self.leak is not None and crosses and not self._all_leak(relation):
+            return 'a leak stands for what the unit does'
+        if way.new is None:
+            return None
+        mine = [s for s in self.slots if any(f.relation == relation.number for f in s.feeds)]
+        if any(self._table(s) is not None for s in mine):
+            return f'of a table only the last {self.rows} rows that were read have a trace'
+        return None
+
+    def _all_leak(self, relation: Relation) -> bool:
+        """Whether all states of the units that a weight feeds keep of themselves, and of nothing
+        else, just what the leak says."""
+        analysis = self.layout.graph.analysis
+        rows = [row for g in relation.groups for row in g.rows]
+        for new in rows:
+            for old in rows:
+                seed = analysis.rows.index(old)
+                if analysis.of_row(new).seeds >> seed & 1 and old != new:
+                    return False
+        return all(self._leaks(g.index, row) for g in relation.groups for row in g.rows)
+
+    def _leaks(self, group: int, row: Row) -> bool:
+        """Whether a state keeps of itself just what the leak says."""
+        if self.leak is None or group not in self.leak.of_group:
+            return False
+        leak = self.leak.of_group[group]
+        if leak is None:  # the model's own
+            return True
+        analysis = self.layout.graph.analysis
+        slope = constant_slope(analysis, analysis.rows.index(row), row.old, row)
+        return is_leak(slope, leak)
 
     def _forgets(self, group: int) -> bool:
         """Whether all that a group's units know of the past is what the last step did."""

@@ -30,6 +30,7 @@ from ..engine.window import Window
 from ..graph.analysis import Row
 from ..graph.samples import Samples
 from ..ops.axes import Op, decay, outer, read
+from ..plan.kept import Passage, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Slot
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
@@ -45,6 +46,7 @@ class Filtered(BlockCarrier):
     inner: PositionWise
     kappa: float
     follows_relations: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     @property
     def layout(self) -> Layout:  # type: ignore[override]
@@ -190,6 +192,13 @@ class Filtered(BlockCarrier):
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         return {**self.inner.advance(traces, window), **self._low_passes(traces, window)}
+
+    def loses(self, way: Passage) -> str | None:
+        relation = relation_of(self.layout, way.use)
+        filtered = {f.relation for s in self._slots for f in s.feeds}
+        if relation is not None and relation.number in filtered:
+            return f'credit meets a low-pass of the trace (kappa = {self.kappa:g})'
+        return self.inner.loses(way)
 
 
 def _plus(leaves: Sequence[Any], more: Sequence[Any]) -> list[Any]:

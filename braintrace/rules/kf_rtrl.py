@@ -11,13 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property, partial
 from string import ascii_lowercase
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from ..engine.window import Window
 from ..ops.axes import spread, spread_gradient, spread_shape
+from ..plan.kept import Passage
 from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
@@ -35,10 +36,15 @@ class Kronecker(Carrier):
     seed: Any = 42
     eps: float = 1e-12
     draw: Draw = signs
+    mixes_states: ClassVar[bool] = False
 
     @cached_property
     def state(self) -> SampleState:
         return SampleState(self.layout.graph)
+
+    @property
+    def window_step_bytes(self) -> int:
+        return self.state.bytes_of_a_step
 
     def init(self) -> Traces:
         traces: Traces = {KEY: jax.random.key_data(as_key(self.seed))}
@@ -87,6 +93,13 @@ class Kronecker(Carrier):
             u.key.of(U): new_u.astype(old_u.dtype),
             u.key.of(A): new_A.astype(moved.dtype),
         }
+
+    def loses(self, way: Passage) -> str | None:
+        if way.use is None or way.new is None:
+            return self.state.lost_outside_uses(way)
+        if way.use.axes is not None and way.use.axes.x is None:
+            return None  # there is one factor only, and no chance in it
+        return 'a random product is kept, which is right on average'
 
 
 def _labels(u: TracedUse) -> tuple[str, str]:

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ..engine.window import Window
+from ..plan.kept import Passage
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
@@ -71,6 +72,11 @@ class LowRank(Carrier):
         for key, a in J.items():
             new[key] = jnp.tensordot(new_U.T, a, 1).astype(a.dtype)
         return new
+
+    def loses(self, way: Passage) -> str | None:
+        if way.new is None or self.rank >= self.state.size:
+            return None
+        return f'{self.rank} of {self.state.size} directions of the state are kept'
 
 
 def _products(rows: jax.Array) -> jax.Array:

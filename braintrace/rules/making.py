@@ -73,10 +73,11 @@ def hybrid(layout: Layout, decay_or_rank: Any, prefer: Any, trace_dtype: Any) ->
         factors = (r.x_var.aval.size if r.x_var is not None else 0) + r.y_var.aval.size
         if wish == 'full' or (wish != 'approx' and product <= factors):
             full.add(i)
+    chosen = frozenset(full), everyone(layout) - full
     kept = None if is_half(trace_dtype) else trace_dtype
-    by_product = stored(PositionWise(layout, frozenset(full), kept), trace_dtype)
-    by_factors = Factorised(layout, everyone(layout) - full, *decays(decay_or_rank))
-    return Several(layout, (by_product, by_factors))
+    by_product = stored(PositionWise(layout, chosen[0], kept), trace_dtype)
+    by_factors = Factorised(layout, chosen[1], *decays(decay_or_rank))
+    return Several(layout, (by_product, by_factors), chosen)
 
 
 def _size(shape: tuple[int, ...]) -> int:

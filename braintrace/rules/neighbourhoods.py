@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..graph.analysis import Row
+from ..graph.uses import Use
 from .whole_state import SampleState, TracedUse
 
 DENSE = 0.4  # a neighbourhood of more than this part of all is kept as all of them
@@ -107,15 +109,37 @@ class Neighbourhoods:
         return values[self._state.value_of_element]
 
     @cached_property
+    def reached(self) -> list[np.ndarray]:
+        """What each use reaches in its own step and `n - 1` more, `(element of the state, y)`."""
+        ahead = self.of_state.astype(np.float32)
+        within = list(self.of_outputs)
+        for _ in range(self._n - 1):
+            within = [r | (ahead @ r.astype(np.float32) > 0) for r in within]
+        return within
+
+    @cached_property
     def of_uses(self) -> list[Neighbours]:
         """The neighbourhoods of each use."""
-        ahead = self.of_state.astype(np.float32)
-        pairs = zip(self._state.uses, self.of_outputs, strict=True)
-        return [self._neighbours(u, reached, ahead) for u, reached in pairs]
+        pairs = zip(self._state.uses, self.reached, strict=True)
+        return [self._neighbours(u, reached) for u, reached in pairs]
 
-    def _neighbours(self, u: TracedUse, reached: np.ndarray, ahead: np.ndarray) -> Neighbours:
-        for _ in range(self._n - 1):
-            reached = reached | (ahead @ reached.astype(np.float32) > 0)
+    def leaves(self, use: Use, old: Row, new: Row) -> bool:
+        """Whether the influence of a use on the old values of a state goes on to new values of
+        another outside of the neighbourhood."""
+        inside = self.reached[[u.use for u in self._state.uses].index(use)]
+        from_old, to_new = self._elements(old), self._elements(new)
+        ahead = self.of_state[np.ix_(to_new, from_old)].astype(np.float32)
+        reached = ahead @ inside[from_old].astype(np.float32) > 0
+        return bool((reached & ~inside[to_new]).any())
+
+    def _elements(self, row: Row) -> np.ndarray:
+        """The elements of a sample's state that belong to a state of units."""
+        place = self._state.vars.index(row.old)
+        sizes = [int(np.prod(shape)) for shape in self._state.shapes]
+        own = np.arange(sizes[place]).reshape(self._state.shapes[place])
+        return sum(sizes[:place]) + row.of(own).ravel()
+
+    def _neighbours(self, u: TracedUse, reached: np.ndarray) -> Neighbours:
         reached = self._together @ reached.astype(np.float32) > 0
         most, anywhere = max(1, int(reached.sum(0).max(initial=0))), np.flatnonzero(reached.any(1))
         index = np.argsort(~reached, axis=0, kind='stable')[:most]

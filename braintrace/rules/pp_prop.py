@@ -26,10 +26,13 @@ import jax.numpy as jnp
 
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
+from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..ops.axes import Op, gradient, spread, spread_gradient, spread_shape
+from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, trace_type
 from ..plan.layout import Feed, Layout
+from ..plan.slopes import constant_slope, is_leak
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 
 
@@ -60,6 +63,7 @@ class Factorised(BlockCarrier):
     identity: bool = False
     leaky: bool = False
     follows_relations: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     @property
     def step_bytes(self) -> int:
@@ -295,6 +299,31 @@ def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
     K = len(x)
     late = (decay ** jnp.arange(K - 1, -1, -1)).astype(before.dtype)
     return decay**K * before + jnp.tensordot(late, x, 1)
+
+    def loses(self, way: Passage) -> str | None:
+        relation = relation_of(self.layout, way.use)
+        if way.new is None and (relation is None or not way.single_step):
+            return None  # its own step is left alone
+        if relation is not None and self._is_linear_leak(relation):
+            return lost_between_units(self.layout, way)
+        return 'an average of inputs times an average of slopes stands for the average of products'
+
+    def _is_linear_leak(self, relation: Relation) -> bool:
+        """Whether a weight adds to states that leak by the decay of its input trace: then that
+        trace times a slope that never changes is the whole of its influence."""
+        analysis, ready = self.layout.graph.analysis, relation.axes.x is not None
+        if self.decay_f or not ready or len(relation.groups) != 1:
+            return False
+        seed, [group] = analysis.seed_of(relation.use), relation.groups
+        for s, row in enumerate(analysis.rows):
+            if row not in group.rows:
+                continue
+            own = constant_slope(analysis, s, row.old, row)
+            if len(group.rows) > 1 or not is_leak(own, self.decay_x):
+                return False
+            if constant_slope(analysis, seed, relation.y_var, row) is None:
+                return False
+        return True
 
 
 def _correction(decay: float, step: Any) -> Any:

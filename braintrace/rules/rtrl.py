@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import ClassVar
 
 import jax.numpy as jnp
 
 from ..engine.window import Window
 from ..graph.samples import sample_axes
 from ..ops.axes import outer
+from ..plan.kept import Passage
 from ..plan.keys import TRACE, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
@@ -34,6 +36,7 @@ class Rtrl(Carrier):
     """`dh/dtheta` for every float element of the state and every parameter."""
 
     layout: Layout
+    mixes_states: ClassVar[bool] = False
 
     @cached_property
     def state(self) -> WholeState:
@@ -63,6 +66,9 @@ class Rtrl(Carrier):
             new[p.key] = J.astype(traces[p.key].dtype)
         return new
 
+    def loses(self, way: Passage) -> str | None:
+        return None
+
 
 @dataclass(frozen=True, eq=False)
 class RtrlOfSamples(Carrier):
@@ -70,10 +76,15 @@ class RtrlOfSamples(Carrier):
     batch."""
 
     layout: Layout
+    mixes_states: ClassVar[bool] = False
 
     @cached_property
     def state(self) -> SampleState:
         return SampleState(self.layout.graph)
+
+    @property
+    def window_step_bytes(self) -> int:
+        return self.state.bytes_of_a_step
 
     def init(self) -> Traces:
         traces: Traces = {}
@@ -99,3 +110,6 @@ class RtrlOfSamples(Carrier):
             J = grown + outer(u.op, x, jnp.moveaxis(dy, 0, 1))
             new[u.key] = J.astype(traces[u.key].dtype)
         return new
+
+    def loses(self, way: Passage) -> str | None:
+        return self.state.lost_outside_uses(way)

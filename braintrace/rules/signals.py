@@ -99,6 +99,12 @@ class Signal:
     beyond: Callable[[Window, Extra], list[Any] | None] = _nothing_beyond
     linear: bool = False
 
+    @property
+    def is_gradient(self) -> bool:
+        """Whether credit is the gradient of the loss, and nothing else."""
+        as_given = self.same_step, self.entry, self.beyond
+        return as_given == (_gradient_in_step, _as_it_arrives, _nothing_beyond)
+
 
 GRADIENT = Signal(linear=True)
 

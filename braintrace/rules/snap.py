@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,6 +24,7 @@ import numpy as np
 from ..engine.loop import scan
 from ..engine.window import Window
 from ..ops.axes import decay, gradient, kept_at, outer, read
+from ..plan.kept import Passage
 from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
@@ -51,6 +52,7 @@ class SparseInfluence(BlockCarrier):
 
     layout: Layout
     n: int
+    mixes_states: ClassVar[bool] = False
 
     @cached_property
     def state(self) -> SampleState:
@@ -70,7 +72,11 @@ class SparseInfluence(BlockCarrier):
         state = self.state
         samples = 1 if state.axes is None else state.vars[0].aval.shape[0]
         row = state.size_of_one * samples + sum(u.y.aval.size for u in state.uses)
-        return self.near.number_of_colours * 4 * row
+        return self.near.number_of_colours * row * state.vars[0].aval.dtype.itemsize
+
+    @property
+    def window_step_bytes(self) -> int:
+        return self.state.bytes_of_a_step
 
     def init(self) -> Traces:
         traces: Traces = {}
@@ -221,6 +227,16 @@ class SparseInfluence(BlockCarrier):
         }
         from_before = state.weights_to_params(total, window.given.captured, window.params)
         return Contribution(same_step, from_before.params), new if keep else None
+
+    def loses(self, way: Passage) -> str | None:
+        if way.use is None:
+            return self.state.lost_outside_uses(way)
+        if way.new is None:
+            is_hidden = way.old is None or way.old in self.layout.graph.analysis.rows
+            return None if is_hidden else 'single-step credit does not reach states of other kinds'
+        if way.old is None or not self.near.leaves(way.use, way.old, way.new):
+            return None
+        return f'it goes beyond what the weight reaches within n = {self.n} steps'
 
 
 def _push_by_list(u: TracedUse, lists: Lists, blocks: jax.Array, e: jax.Array) -> jax.Array:

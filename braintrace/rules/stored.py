@@ -19,6 +19,7 @@ import numpy as np
 
 from ..engine.window import Window
 from ..graph.samples import Samples
+from ..plan.kept import Passage
 from ..plan.keys import TRACE, TraceKey
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
@@ -49,6 +50,7 @@ class Stored(BlockCarrier):
     inner: BlockCarrier
     dtype: np.dtype
     follows_relations: ClassVar[bool] = True
+    mixes_states: ClassVar[bool] = False
 
     @property
     def layout(self) -> Layout:  # type: ignore[override]
@@ -57,6 +59,11 @@ class Stored(BlockCarrier):
     @property
     def step_bytes(self) -> int:
         return self.inner.step_bytes
+
+    def loses(self, way: Passage) -> str | None:
+        if way.new is not None:
+            return f'the trace is stored as {self.dtype}'
+        return self.inner.loses(way)
 
     @cached_property
     def _shapes(self) -> dict[TraceKey, Any]:

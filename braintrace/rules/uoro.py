@@ -18,6 +18,7 @@ import jax.numpy as jnp
 
 from ..engine.window import Window
 from ..ops.axes import gradient
+from ..plan.kept import Passage
 from ..plan.keys import TraceKey, distinct, trace_type
 from ..plan.layout import Layout
 from .carrier import (
@@ -137,6 +138,9 @@ class RankOne(BlockCarrier):
         }
         params = self.state.to_params(gradients).params
         return Contribution(same_step, params), new if keep else None
+
+    def loses(self, way: Passage) -> str | None:
+        return None if way.new is None else 'one random product is kept, which is right on average'
 
 
 def _met(credit: jax.Array, change: jax.Array) -> jax.Array:

@@ -28,6 +28,7 @@ from ..graph.structure import Structure
 from ..graph.uses import Use
 from ..ops.axes import Op
 from ..ops.masked import compact
+from ..plan.kept import Passage
 from ..plan.keys import TraceKey, distinct
 from ..step import Leaf
 from .carrier import Contribution, Entry
@@ -241,6 +242,12 @@ class SampleState(WholeState):
             first += n
         return np.concatenate(numbers)
 
+    @property
+    def bytes_of_a_step(self) -> int:
+        """What `influence_of_uses` keeps of each step of a window: rows of credit of every y."""
+        of_outputs = sum(u.y.aval.size * u.y.aval.dtype.itemsize for u in self.uses)
+        return self.size_of_one * of_outputs
+
     def rows(self, leaves: Sequence[Any]) -> jax.Array:
         """The credit of all elements, from that of the leaves: one row, or one for each sample."""
         if self.axes is None:
@@ -279,3 +286,10 @@ class SampleState(WholeState):
         pairs = zip(weights, self.uses, strict=True)
         [gradients] = pull([g.astype(u.use.w.aval.dtype) for g, u in pairs])
         return Contribution(params=gradients)
+
+    @staticmethod
+    def lost_outside_uses(way: Passage) -> str | None:
+        """Why a rule with a trace for every use of a weight loses what goes around all of them."""
+        if way.use is None and way.new is not None:
+            return 'the parameter has no trace'
+        return None

@@ -8,6 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..graph.compile import Graph
+from ..learn.choice import choose_for_learner, is_auto
 from ..rules.config import ETraceConfig
 from ..rules.registry import LEARNERS, find_rule
 from ..rules.rule import Rule
@@ -86,7 +88,7 @@ def compile_module(
     **options: Any,
 ) -> ETraceAlgorithm | ETraceVmap:
     """A compiled learner of a brainstate model, its states initialised."""
-    learner_class = find_algorithm(algorithm)
+    learner_class = BPTT if is_auto(algorithm) else find_algorithm(algorithm)
     if isinstance(algorithm, ETraceConfig):
         if 'config' in options:
             raise TypeError('`config` is given twice: as the algorithm and as an option.')
@@ -103,10 +105,21 @@ def compile_module(
         else:
             sizes = {} if batch_size is None else {'batch_size': batch_size}
             brainstate.nn.init_all_states(model, **sizes)
-    learner: Any = learner_class(model, **options)
-    if vmap:
-        learner = ETraceVmap(learner)
-    learner.compile_graph(*example_inputs)
+
+    def compiled(learner_class: type[ETraceAlgorithm], **options: Any) -> Any:
+        learner: Any = learner_class(model, **options)
+        if vmap:
+            learner = ETraceVmap(learner)
+        learner.compile_graph(*example_inputs)
+        return learner
+
+    def graph_of(**options: Any) -> Graph:
+        return compiled(BPTT, **options).compiled_step().core.graph
+
+    if is_auto(algorithm):
+        name, options = choose_for_learner(graph_of, options)
+        learner_class = find_algorithm(name)
+    learner = compiled(learner_class, **options)
     if verbose:
         learner.report.show(verbose)
     return learner

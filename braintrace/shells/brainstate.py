@@ -141,7 +141,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         if not self.is_compiled:
             raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
-        return CompilationReport(self.graph, self._core.memory())
+        return CompilationReport(self.graph, core=self._core, choice=self.how.choice)
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""

@@ -17,7 +17,9 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
         model: a `brainstate.nn.Module`, a `flax.nnx.Module` that holds its state, or a plain
             function `step(params, state, *inputs) -> (state, out)`.
         algorithm: a rule by name ('d_rtrl', 'pp_prop', ..., whatever the case), by class, as an
-            `ETraceConfig` or as a `Rule` of one's own.
+            `ETraceConfig` or as a `Rule` of one's own; 'auto' for the most exact rule whose traces
+            and one block fit into `memory_budget` bytes, a quarter of the free memory by default.
+            The report says what was taken and why.
         example_inputs: for a module the inputs of one step; for a function
             `params, state, *inputs`, where `params` is any pytree, an Equinox or NNX module, or
             the variables of a Linen module.

@@ -12,11 +12,13 @@ import jax.numpy as jnp
 from ..compat.records import ETraceGraph, published
 from ..frontends.base import form_of
 from ..frontends.forms import Skeleton
-from ..frontends.function import TracedFunction, check_arrays, trace
-from ..graph.compile import compile_step
+from ..frontends.function import TracedFunction, check_arrays
+from ..frontends.function import trace as trace_step
+from ..graph.compile import Graph, compile_step
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
-from ..learn.core import BUDGET, KEEP, RAISE, Core, core_of
+from ..learn.choice import is_auto
+from ..learn.core import KEEP, RAISE, Core, core_of
 from ..learn.locating import refuse, refuse_losses
 from ..learn.options import (
     check_loss,
@@ -33,7 +35,7 @@ from ..learn.options import (
 from ..learn.per_device import per_device
 from ..learn.records import Block, Carried, Run, Weights
 from ..learn.shapes import check_time, explained, inputs_for, told
-from ..learn.stateful import how_to_learn
+from ..learn.stateful import how_to_learn, how_to_learn_best
 from ..rules.carrier import Traces
 from ..rules.signals import Extra
 from ..show.report import CompilationReport
@@ -118,20 +120,27 @@ class PureLearner(PlainRunMixin):
         vjp_method: str | None = None,
         trace: Any = 'all',
         control_flow: ControlFlowPolicy | None = None,
-        memory_budget: int = BUDGET,
+        memory_budget: int | None = None,
         nonfinite: str = KEEP,
         on_traces: Callable | None = None,
         **options: Any,
     ):
-        self._how = how_to_learn(
-            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
-        )
+        said = options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
         check_arrays(state, 'state')
         for i, x in enumerate(inputs):
             check_arrays(x, f'inputs[{i}]')
         leaves, skeleton = self._take_apart(params)
+
+        def graph_of(policy: ControlFlowPolicy) -> Graph:
+            traced = trace_step(step, params, state, *inputs)
+            return compile_step(traced.step, policy=policy, trace=trace)
+
+        if is_auto(rule):
+            self._how = how_to_learn_best(graph_of, *said)
+        else:
+            self._how = how_to_learn(rule, *said)
         self._compiled(None, params, state, inputs, ())
         if not leaves and jax.tree.leaves(params):
             raise ValueError(
@@ -154,7 +163,7 @@ class PureLearner(PlainRunMixin):
     def report(self) -> CompilationReport:
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         core = self.compiled_step().core
-        return CompilationReport(self.graph, core.memory())
+        return CompilationReport(self.graph, core=core, choice=self._how.choice)
 
     def compiled_step(self) -> Compiled:
         """The step as a program and the core that learns it, for values like the example's."""
@@ -176,7 +185,7 @@ class PureLearner(PlainRunMixin):
             f = self._step if loss_fn is None else program
             given = inputs if loss_fn is None else (inputs, targets)
             with explained(state, given, 'Make a carry for as many: `init(params, state)`.'):
-                traced = trace(f, params, state, *given)
+                traced = trace_step(f, params, state, *given)
             refuse_unused(traced.step)
             graph = compile_step(traced.step, policy=how.policy, trace=how.traced)
             graded = None if loss_fn is None else (0,)

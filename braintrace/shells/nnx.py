@@ -12,8 +12,10 @@ from flax import nnx
 from ..compat.records import ETraceGraph, published
 from ..frontends.base import HIDDEN, OTHER, PARAM
 from ..frontends.nnx import Framework, Memory, variables_of
+from ..graph.compile import Graph
 from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
+from ..learn.choice import Choice, choose_for_learner, is_auto
 from ..learn.core import BUDGET, KEEP
 from ..learn.data import MultiStepData, first_step
 from ..learn.options import per_step
@@ -56,6 +58,7 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
             counted in `skipped`. With 'raise' an error says which it was, in which step.
         on_traces: a function `{name: trace} -> {name: trace}` that the traces go through after each
             step.
+        choice: how the compiler found the rule, where that was left to it; the report tells it.
         options: of the rule.
 
     Example:
@@ -95,12 +98,21 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         memory_budget: int = BUDGET,
         nonfinite: str = KEEP,
         on_traces: Callable | None = None,
+        choice: Choice | None = None,
         **options: Any,
     ):
         self.model = model
         self._framework = Framework(hidden)
         self._how = how_to_learn(
-            rule, options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
+            rule,
+            options,
+            vjp_method,
+            control_flow,
+            trace,
+            memory_budget,
+            nonfinite,
+            on_traces,
+            choice,
         )
         self._own = Own()
         self._example: Example | None = None
@@ -161,7 +173,8 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
     @property
     def report(self) -> CompilationReport:
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
-        return CompilationReport(self.graph, self.compiled_step().core.memory())
+        core = self.compiled_step().core
+        return CompilationReport(self.graph, core=core, choice=self._how.choice)
 
     def _of_role(self, role: str) -> dict[tuple, Any]:
         states = variables_of(self.model)
@@ -274,8 +287,18 @@ def compile_module(
         raise ValueError('`compile` needs example inputs of one step.')
     if verbose not in (0, 1, 2):
         raise ValueError(f'`verbose` must be 0, 1 or 2, got {verbose!r}.')
-    learner = NNXLearner(model, algorithm, hidden=hidden, **options)
-    learner.compile_graph(*example_inputs)
+
+    def compiled(rule: Any, **options: Any) -> NNXLearner:
+        learner = NNXLearner(model, rule, hidden=hidden, **options)
+        learner.compile_graph(*example_inputs)
+        return learner
+
+    def graph_of(**options: Any) -> Graph:
+        return compiled('bptt', **options).compiled_step().core.graph
+
+    if is_auto(algorithm):
+        algorithm, options = choose_for_learner(graph_of, options)
+    learner = compiled(algorithm, **options)
     if verbose:
         learner.report.show(verbose)
     return learner

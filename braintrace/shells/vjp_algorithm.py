@@ -51,6 +51,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             which step.
         on_traces: a function `{name: trace} -> {name: trace}` that the traces go through after each
             step.
+        choice: how the compiler found the rule, where that was left to it; the report tells it.
         fast_solve: accepted for old code, as `chunked_trace`, `snap_max_jacobian_elements` and
             `mode` are: there is one way, and batches are known by their shapes.
         more: options of the rule.
@@ -69,6 +70,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         memory_budget: int = BUDGET,
         nonfinite: str = KEEP,
         on_traces: Any = None,
+        choice: Any = None,
         fast_solve: bool = True,
         chunked_trace: bool = True,
         snap_max_jacobian_elements: int = 16777216,
@@ -89,7 +91,15 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             )
         name = _without_mode(name, mode)
         how = how_to_learn(
-            self.rule, more, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
+            self.rule,
+            more,
+            vjp_method,
+            control_flow,
+            trace,
+            memory_budget,
+            nonfinite,
+            on_traces,
+            choice,
         )
         config = config or how.rule.coordinates(how.options)
         self.vjp_method = SINGLE_STEP if how.single_step else MULTI_STEP

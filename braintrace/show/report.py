@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple, TextIO
 
 from .._jax import Var, source_line
@@ -12,17 +13,25 @@ from ..graph.compile import Graph
 from ..graph.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ..graph.groups import Group
 from ..graph.relations import Relation
+from ..learn.choice import Choice
+from ..learn.core import Core
+from ..learn.exactness import Exactness, exactness
+from ..learn.trace_bytes import bytes_of_parameters
 from ..step import Leaf, dotted
+from .choice import choice_lines
+from .exact import ByParameter, exactness_lines
 from .published import Published, compiled_of
 from .text import bytes_as_text
 
 
 class ParameterRow(NamedTuple):
-    """One parameter leaf: its name, its type and shape, and what traces it or why nothing does."""
+    """One parameter leaf: its name, its type and shape, what traces it or why nothing does, and
+    what the rule keeps for it, in bytes, if the rule is known."""
 
     name: str
     shape: str
     fate: str
+    trace_bytes: int | None = None
 
 
 class CompilationReport:
@@ -31,6 +40,9 @@ class CompilationReport:
     Args:
         graph: of a learner (`learner.graph`) or from `compile_etrace_graph`.
         memory: what a run costs, `trace_bytes`, `block_steps` and `block_bytes`, if known.
+        core: what learns the model, if there is a rule already: then bytes and exactness are those
+            of this rule.
+        choice: how the rule was found, if that was left to the compiler.
 
     Example:
         >>> import brainstate, jax.numpy as jnp, braintrace
@@ -44,8 +56,16 @@ class CompilationReport:
         [(('W', 'weight'), [0]), (('W', 'weight'), [0])]
     """
 
-    def __init__(self, graph: Graph | Published, memory: dict[str, int] | None = None):
-        self.graph, self.memory = graph, memory
+    def __init__(
+        self,
+        graph: Graph | Published,
+        memory: dict[str, int] | None = None,
+        *,
+        core: Core | None = None,
+        choice: Choice | None = None,
+    ):
+        self.graph, self.choice, self._core = graph, choice, core
+        self.memory = core.memory() if memory is None and core is not None else memory
         self._compiled = compiled_of(graph)
 
     @property
@@ -98,10 +118,29 @@ class CompilationReport:
     @property
     def parameters(self) -> list[ParameterRow]:
         """A row for each parameter leaf, in the order of the model."""
+        sizes = {} if self._core is None else bytes_of_parameters(self._core).by_name
         return [
-            ParameterRow(leaf.name, v.aval.str_short(), self._fate(leaf, v))
+            ParameterRow(leaf.name, v.aval.str_short(), self._fate(leaf, v), sizes.get(leaf.name))
             for leaf, v in self._leaves()
         ]
+
+    @cached_property
+    def exactness(self) -> dict[str, Exactness]:
+        """For each parameter, by name, whether the rule gives it the gradient of BPTT at every
+        window (`exact`), and if not, `why`: which influence is lost, `through` which op at which
+        line. Empty where there is no rule yet."""
+        return {} if self._core is None else exactness(self._core)
+
+    @property
+    def exact(self) -> bool | ByParameter | None:
+        """Whether every parameter gets the gradient of BPTT at every window: True, False, by
+        parameter where some do, None where there is no rule yet."""
+        told = {name: of_leaf.exact for name, of_leaf in self.exactness.items()}
+        if not told:
+            return None
+        if len(set(told.values())) > 1:
+            return ByParameter(told)
+        return all(told.values())
 
     @property
     def counts(self) -> dict[str, int]:
@@ -118,8 +157,12 @@ class CompilationReport:
     def to_str(self, level: int = 1) -> str:
         """The report as text: groups and parameters; with `level=2` also warnings and errors."""
         lines = [*self._group_lines(), *self._parameter_lines()]
+        if self.exactness:
+            lines += ['Exactness', *[f'  {line}' for line in exactness_lines(self.exactness)]]
         if self.memory is not None:
             lines += self._memory_lines(self.memory)
+        if self.choice is not None:
+            lines += ['Choice', *[f'  {line}' for line in self._choice_lines(self.choice)]]
         if level > 1:
             lines += self._diagnostic_lines()
         return '\n'.join(lines)
@@ -146,14 +189,24 @@ class CompilationReport:
         rows = self.parameters
         name_width = max((len(row.name) for row in rows), default=0)
         shape_width = max((len(row.shape) for row in rows), default=0)
+        sizes = [bytes_as_text(row.trace_bytes or 0) for row in rows]
+        size_width = max(map(len, sizes), default=0)
         yield 'Parameters'
-        for row in rows:
-            yield f'  {row.name:{name_width}}  {row.shape:{shape_width}}  {row.fate}'
+        for row, size in zip(rows, sizes, strict=True):
+            told = f'  {row.name:{name_width}}  {row.shape:{shape_width}}  '
+            if row.trace_bytes is not None:
+                told += f'{size:>{size_width}}  '
+            yield told + row.fate
 
     def _memory_lines(self, memory: dict[str, int]) -> list[str]:
         traces, block = (bytes_as_text(memory[key]) for key in ('trace_bytes', 'block_bytes'))
         steps = memory['block_steps']
-        return ['Memory', f'  all traces {traces}; a block of {steps} steps about {block}']
+        shared = 0 if self._core is None else bytes_of_parameters(self._core).shared
+        beside = f', {bytes_as_text(shared)} of them shared by all parameters' if shared else ''
+        return ['Memory', f'  all traces {traces}{beside}; a block of {steps} steps about {block}']
+
+    def _choice_lines(self, choice: Choice) -> Iterator[str]:
+        return choice_lines(choice, len(self._compiled.step.params))
 
     def _diagnostic_lines(self) -> list[str]:
         told = [
@@ -191,11 +244,16 @@ class CompilationReport:
 
     def _fate(self, leaf: Leaf, v: Var) -> str:
         """What traces a leaf, or why nothing does."""
+        if self._core is not None and not self._core.carrier.follows_relations:
+            if not bytes_of_parameters(self._core).by_name[leaf.name]:
+                return 'nothing is kept for it'
+            return 'traced into all states that it reaches'
         relations = self._relations_of(v)
         if not relations:
             told = self._told(leaf)
             return 'not traced. ' + (told.message if told else self._without_use(v))
-        ways = '; '.join(_way(relation, g) for relation in relations for g in relation.groups)
+        way = _way_and_bytes if self._core is None else _way
+        ways = '; '.join(way(relation, g) for relation in relations for g in relation.groups)
         kinds = [record.kind for record in self._about(leaf)]
         if DiagnosticKind.RELATION_PARTIAL_PATH in kinds:
             return f'traced into {ways}, in part: the rest gets its in-window gradient'
@@ -210,9 +268,13 @@ class CompilationReport:
 
 def _way(relation: Relation, group: Group) -> str:
     meets = relation.use.meets
+    return f'group {group.index} through `{meets.primitive.name}` at {source_line(meets)}'
+
+
+def _way_and_bytes(relation: Relation, group: Group) -> str:
+    """The way, and the bytes of a position-wise trace, where there is no rule yet."""
     size = trace_bytes(relation, group)
-    cost = bytes_as_text(size) if size else 'nothing to carry'
-    return f'group {group.index} through `{meets.primitive.name}` at {source_line(meets)}, {cost}'
+    return f'{_way(relation, group)}, {bytes_as_text(size) if size else "nothing to carry"}'
 
 
 def trace_bytes(relation: Relation, group: Group) -> int:

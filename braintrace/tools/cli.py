@@ -15,8 +15,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..learn.choice import is_auto
 from ..rules.registry import find_rule
-from .comparison import DEFAULTS, compare
+from .comparison import DEFAULTS, Row, compare
 from .page import page
 from .trial import is_module, ready
 
@@ -74,7 +75,7 @@ def _add_report(commands: Any) -> None:
     report.add_argument(
         '--rule',
         default='d_rtrl',
-        help='the learning rule whose traces are counted (default d_rtrl)',
+        help="the learning rule whose traces are counted (default d_rtrl), or 'auto'",
     )
     report.add_argument('--html', metavar='FILE', help='also write one page with the model drawn')
     report.set_defaults(run=_report)
@@ -88,6 +89,12 @@ def _add_compare(commands: Any) -> None:
     rules.add_argument('--rules', help='their names, with commas between; all by default')
     rules.add_argument(
         '--length', type=int, default=64, help='steps of the test sequence (default 64)'
+    )
+    rules.add_argument(
+        '--limit',
+        metavar='BYTES',
+        default='256MiB',
+        help='leave out rules whose traces take more, for instance 10MB (default 256MiB)',
     )
     rules.add_argument('--plot', metavar='FILE', help='also draw error against time')
     rules.set_defaults(run=_compare)
@@ -135,7 +142,9 @@ def _compare(options: argparse.Namespace) -> None:
             rules=rules,
             length=options.length,
             batch_size=options.batch_size,
+            limit=options.limit,
             progress=_tell_rule,
+            on_row=_tell_row,
         )
         print(comparison.table())
         if plot:
@@ -158,6 +167,11 @@ def _rule_names(listed: str | None) -> list[str] | None:
 def _tell_rule(rule: str) -> None:
     """Say which rule runs now; on a terminal the next one is written over it."""
     print(f'{rule} ...', end='\r' if sys.stderr.isatty() else '\n', file=sys.stderr)
+
+
+def _tell_row(row: Row) -> None:
+    """A row as soon as it is measured; the ranked table follows when all are."""
+    print(row.line(), file=sys.stderr, flush=True)
 
 
 def load(where: str) -> tuple[Any, tuple]:
@@ -232,11 +246,12 @@ def _types_of(made: Any) -> str:
 def _ready(options: argparse.Namespace, model: Any, inputs: tuple) -> Any:
     """The learner, its warnings left to the report."""
     try:
-        rule = find_rule(getattr(options, 'rule', 'bptt'))
+        name = getattr(options, 'rule', 'bptt')
+        known = {} if is_auto(name) else find_rule(name).options
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            needed = {k: v for k, v in DEFAULTS.items() if k in rule.options}
-            return ready(model, rule.name, *inputs, batch_size=options.batch_size, **needed)
+            needed = {k: v for k, v in DEFAULTS.items() if k in known}
+            return ready(model, name, *inputs, batch_size=options.batch_size, **needed)
     except Exception as error:
         hint = ''
         if is_module(model) and options.batch_size is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +18,10 @@ from ..learn.core import BUDGET, core_of
 from ..learn.options import sequence_length
 from ..learn.stateful import how_to_learn
 from ..rules.registry import BY_NAME, find_rule
+from ..show.exact import in_one_word
 from ..show.figure import new_figure
 from ..show.published import compiled_of
-from ..show.text import bytes_as_text, table
+from ..show.text import bytes_as_text, bytes_from_text, table
 from .trial import Data, Trial, ready, trial_of
 
 DEFAULTS = {'decay_or_rank': 0.9, 'decay': 0.9, 'rank': 8}  # options that a rule needs
@@ -28,8 +30,9 @@ DEFAULTS = {'decay_or_rank': 0.9, 'decay': 0.9, 'rank': 8}  # options that a rul
 class Row(NamedTuple):
     """One rule, measured; the numbers are by window.
 
-    `cosine` and relative `error` are of its gradient against BPTT, `seconds` are per step. `note`
-    says why there are none.
+    `cosine` and relative `error` are of its gradient against BPTT, `seconds` are per step. `exact`
+    says for how many parameters the rule is exact by the structure of the model: 'yes' for all,
+    'no' for none. `note` says why there are none of these.
     """
 
     rule: str
@@ -38,13 +41,29 @@ class Row(NamedTuple):
     seconds: dict[int, float] = {}
     trace_bytes: int | None = None
     note: str = ''
+    exact: str = ''
+
+    def line(self) -> str:
+        """The row by itself, as text."""
+        if self.note:
+            return f'{self.rule}: {self.note}'
+        by_window = [
+            f'window {w} cosine {self.cosine[w]:.4f} error {self.error[w]:.1e} '
+            f'{self.seconds[w] * 1e6:.3g} us/step'
+            for w in self.cosine
+        ]
+        told = [*by_window, f'traces {bytes_as_text(self.trace_bytes or 0)}', f'exact {self.exact}']
+        return f'{self.rule}: {", ".join(told)}'
 
 
 class Comparison:
-    """The rows of `compare`, as a table or a plot."""
+    """The rows of `compare`, as a table or a plot: the smallest error in the first window comes
+    first, rules that were not measured last."""
 
     def __init__(self, rows: Sequence[Row], windows: Sequence[int]):
-        self.rows, self.windows = tuple(rows), tuple(windows)
+        first = windows[0]
+        self.rows = tuple(sorted(rows, key=lambda r: r.error.get(first, math.inf)))
+        self.windows = tuple(windows)
 
     def __getitem__(self, rule: str) -> Row:
         return next(r for r in self.rows if r.rule == rule)
@@ -55,7 +74,7 @@ class Comparison:
         speed = [f'us/step, window {w}' for w in self.windows]
         measured = [self._cells(r) for r in self.rows if not r.note]
         notes = [f'{r.rule}: {r.note}' for r in self.rows if r.note]
-        return '\n'.join([table(['rule', *accuracy, *speed, 'traces'], measured), *notes])
+        return '\n'.join([table(['rule', *accuracy, *speed, 'traces', 'exact'], measured), *notes])
 
     __str__ = table
 
@@ -64,7 +83,7 @@ class Comparison:
         for w in self.windows:
             accuracy += [f'{row.cosine[w]:.4f}', f'{row.error[w]:.1e}']
         speed = [f'{row.seconds[w] * 1e6:.3g}' for w in self.windows]
-        return [row.rule, *accuracy, *speed, bytes_as_text(row.trace_bytes or 0)]
+        return [row.rule, *accuracy, *speed, bytes_as_text(row.trace_bytes or 0), row.exact]
 
     def __repr__(self) -> str:
         return f'Comparison({", ".join(r.rule for r in self.rows)})'
@@ -113,10 +132,11 @@ def compare(
     batch_size: int | None = None,
     options: Mapping[str, Mapping] | None = None,
     only: Callable[[tuple], bool] = lambda path: True,
-    limit: int = BUDGET,
+    limit: int | str = BUDGET,
     repeats: int = 3,
     seed: int = 0,
-    progress: Callable | None = None,
+    progress: Callable[[str], None] | None = None,
+    on_row: Callable[[Row], None] | None = None,
 ) -> Comparison:
     """Which rule for this model: for each rule the gradient against BPTT, time and memory.
 
@@ -132,10 +152,15 @@ def compare(
             and this is not given.
         options: of the rules, by rule name.
         only: which parameters' gradients to compare, by path; read-outs are exact with every rule.
-        limit: bytes of traces beyond which a rule is left out.
+        limit: bytes of traces, as a number or as text ('10MB'), beyond which a rule is left out;
+            its row says what it would need.
         repeats: runs of which the fastest counts.
         seed: of the default sequences.
         progress: called with the name of each rule before it runs.
+        on_row: called with each row as soon as it is measured.
+
+    Returns:
+        The rows, ranked by their error in the first window.
 
     Example:
         >>> import jax.numpy as jnp, braintrace
@@ -149,6 +174,7 @@ def compare(
     """
     if not windows or any(not _is_window(w) for w in windows):
         raise ValueError(f'`windows` must be numbers of steps, at least one, got {windows!r}.')
+    most = _limit(limit)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what the compiler has to say is for the report
         oracle = ready(model, 'bptt', *example_inputs, batch_size=batch_size)
@@ -156,7 +182,7 @@ def compare(
         data = _complete(trial.inputs, oracle, loss, sequences, length, seed)
         true = _as_vector(trial.grad(oracle, data, 'auto'), only)
         _check_true_gradient(true)
-        bench = _Bench(trial, oracle, data, only, true, tuple(windows), limit, repeats)
+        bench = _Bench(trial, oracle, data, only, true, tuple(windows), most, repeats)
         rows = []
         for label, (name, own) in _labelled(rules).items():
             if progress is not None:
@@ -165,9 +191,12 @@ def compare(
             needed = {k: v for k, v in DEFAULTS.items() if k in rule.options}
             given = {**needed, **(options or {}).get(rule.name, {}), **own}
             try:
-                rows.append(bench.row(label, rule.name, given))
+                row = bench.row(label, rule.name, given)
             except Exception as error:  # a rule may refuse a model in any way: that is its row
-                rows.append(Row(label, note=_reason(error)))
+                row = Row(label, note=_reason(error))
+            rows.append(row)
+            if on_row is not None:
+                on_row(row)
         trial.restore()
     return Comparison(rows, windows)
 
@@ -199,7 +228,7 @@ class _Bench:
             note = f'left out, its traces would take {needed}; raise `limit` to see it'
             return Row(label, trace_bytes=size, note=note)
         learner = self.trial.learner(rule, options)
-        row = Row(label, {}, {}, {}, size)
+        row = Row(label, {}, {}, {}, size, exact=in_one_word(learner.report.exactness))
         for w in self.windows:
             gradient = _as_vector(self.trial.grad(learner, self.data, w), self.only)
             row.cosine[w] = _cosine(gradient, self.true)
@@ -220,6 +249,15 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def _relative_error(a: np.ndarray, true: np.ndarray) -> float:
     return float(np.linalg.norm(a - true) / np.linalg.norm(true))
+
+
+def _limit(limit: int | str) -> int:
+    if not isinstance(limit, str):
+        return limit
+    try:
+        return bytes_from_text(limit)
+    except ValueError as error:
+        raise ValueError(f'`limit` {error}') from error
 
 
 def _is_window(w: Any) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape
 
 from ..graph.diagnostics import CompilationRecord, DiagnosticLevel
+from ..show.exact import exactness_lines
 from ..show.picture import draw
 from ..show.report import CompilationReport
+from ..show.text import bytes_as_text
 
 STYLE = '\n'.join(
     [
@@ -31,6 +33,7 @@ def page(title: str, report: CompilationReport) -> str:
         f'<title>{name}</title><style>{STYLE}</style></head><body>',
         f'<h1>{name}</h1><div class="graph">{draw(report.graph).svg()}</div>',
         f'<h2>Parameters</h2>{_parameters(report)}',
+        f'<h2>Exactness</h2>{_list(exactness_lines(report.exactness))}',
         f'<h2>Memory</h2><p>{escape(_memory(report))}</p>',
         f'<h2>Diagnostics</h2>{_diagnostics(report.diagnostics)}</body></html>',
     ]
@@ -38,12 +41,25 @@ def page(title: str, report: CompilationReport) -> str:
 
 
 def _parameters(report: CompilationReport) -> str:
-    head = '<tr><th>name</th><th>shape</th><th>what it gets</th></tr>'
-    return f'<table>{head}{"".join(map(_table_row, report.parameters))}</table>'
+    head = '<tr><th>name</th><th>shape</th><th>what it gets</th><th>traces</th><th>exact</th></tr>'
+    told = report.exactness
+    rows = [
+        _table_row([*row[:3], bytes_as_text(row.trace_bytes or 0), _yes(told[row.name].exact)])
+        for row in report.parameters
+    ]
+    return f'<table>{head}{"".join(rows)}</table>'
 
 
 def _table_row(cells: Sequence[str]) -> str:
     return f'<tr>{"".join(f"<td>{escape(cell)}</td>" for cell in cells)}</tr>'
+
+
+def _yes(exact: bool) -> str:
+    return 'yes' if exact else 'no'
+
+
+def _list(lines: Iterable[str]) -> str:
+    return f'<ul>{"".join(f"<li>{escape(line)}</li>" for line in lines)}</ul>'
 
 
 def _memory(report: CompilationReport) -> str:

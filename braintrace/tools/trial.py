@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from ..errors import NotSupportedError
 from ..frontends.base import framework_of
+from ..learn.choice import is_auto
 from ..shells.entry import compile
 
 
@@ -114,6 +115,8 @@ def ready(
         return compile(model, rule, *example_inputs, **options)
     from ..shells.algorithms import find_algorithm  # it imports brainstate: for modules only
 
+    if is_auto(rule):
+        return compile(model, rule, *example_inputs, batch_size=batch_size, **options)
     learner = find_algorithm(rule)(model, **options)
     if batch_size is not None or not learner.hidden_states:
         return compile(model, rule, *example_inputs, batch_size=batch_size, **options)

@@ -19,11 +19,19 @@ def test_report_command(tmp_path, capsys):
     page = (tmp_path / 'r.html').read_text()
     assert all(
         word in page
-        for word in ('<svg', 'readout.weight.bias', 'in-window gradient', 'trace bytes')
+        for word in (
+            '<svg',
+            'readout.weight.bias',
+            'in-window gradient',
+            'trace bytes',
+            'Exactness',
+        )
     )
     assert 'http' not in page.replace('http://www.w3.org', ''), 'the page needs nothing else'
     assert main(['report', 'people_models:plain', '--rule', 'pp_prop']) == 0
     assert 'slow' in capsys.readouterr().out
+    assert main(['report', 'people_models:plain', '--rule', 'auto']) == 0
+    assert 'taken: ' in capsys.readouterr().out
 
 
 def test_compare_command(tmp_path, capsys):
@@ -42,8 +50,11 @@ def test_compare_command(tmp_path, capsys):
         )
         == 0
     )
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert 'd_rtrl' in out and 'rtrl ' in out and (tmp_path / 'c.png').exists()
+    assert 'exact' in out.splitlines()[0] and 'bptt: window 1 cosine' in err
+    assert main(['compare', 'people_models:plain', '--rules', 'rtrl', '--limit', '0.1kB']) == 0
+    assert 'its traces would take' in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -61,6 +72,7 @@ def test_compare_command(tmp_path, capsys):
         (['report', 'people_models:plain', '--html', '/no/such/place/r.html'], 'no directory'),
         (['compare', 'people_models:plain', '--rules', 'nothing'], 'There is no rule'),
         (['compare', 'people_models:plain', '--length', '0'], '--length'),
+        (['compare', 'people_models:plain', '--limit', 'much'], 'limit'),
         (['demo', '--steps', '0'], '--steps'),
     ],
 )

@@ -14,8 +14,16 @@ from braintrace.rules.registry import BY_NAME
 def test_compare_a_function(tmp_path, monkeypatch):
     known = {name: BY_NAME[name] for name in ('bptt', 'rtrl', 'd_rtrl', 'pp_prop')}
     monkeypatch.setattr('braintrace.tools.comparison.BY_NAME', known)
-    found = braintrace.compare(*people_models.plain(), length=12, windows=(1, 4), repeats=1)
-    assert [r.rule for r in found.rows] == list(known)
+    done = []
+    found = braintrace.compare(
+        *people_models.plain(), length=12, windows=(1, 4), repeats=1, on_row=done.append
+    )
+    assert [r.rule for r in done] == list(known), 'each row comes when it is done'
+    assert [r.error[1] for r in found.rows] == sorted(r.error[1] for r in done), 'ranked'
+    assert found.rows[0].rule == 'rtrl' and found['rtrl'].exact == 'yes'
+    assert (
+        'of' in found['d_rtrl'].exact and f'exact {found["d_rtrl"].exact}' in found['d_rtrl'].line()
+    )
     for w in (1, 4):
         assert abs(found['rtrl'].cosine[w] - 1) < 1e-6 and found['rtrl'].error[w] < 1e-5
         assert (
@@ -45,6 +53,8 @@ def test_compare_a_module():
     assert net.rnn.h.value is start, 'the model is left as it was'
     small = braintrace.compare(net, *inputs, rules=['rtrl'], length=5, windows=(1,), limit=100)
     assert 'traces would take' in small['rtrl'].note
+    with pytest.raises(ValueError, match='`limit` must be a number of bytes'):
+        braintrace.compare(net, *inputs, rules=['rtrl'], limit='10 MBit')
 
 
 def test_compare_with_data():

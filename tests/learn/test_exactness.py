@@ -1,0 +1,221 @@
+"""What the report says about exactness, against BPTT."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax import lax
+from random_programs import PROGRAMS, C, R, build, example, lasting, programs
+from small_models import OTHERS, POSITION_WISE, H, P, X, draw, one, spike
+
+import braintrace
+
+STEPS = 4
+RULES = [
+    ('d_rtrl', {}),
+    ('d_rtrl', dict(vjp_method='multi-step')),
+    ('d_rtrl', dict(trace=lambda path: path[-1] not in ('W', 'v'))),
+    ('d_rtrl', dict(scope='coupled', vjp_method='multi-step')),
+    ('ostl_recurrent', {}),
+    ('rtrl', {}),
+    ('rtrl', dict(trace=lambda path: path[-1] != 'W')),
+    ('snap', dict(n=1)),
+    ('snap', dict(n=2)),
+    ('snap', dict(n=2, vjp_method='multi-step')),
+    ('snap', dict(n=3)),
+    ('pp_prop', dict(decay_or_rank=0.8)),
+    ('pp_prop', dict(decay_or_rank=0.8, vjp_method='multi-step')),
+    ('hybrid', dict(decay_or_rank=0.8)),
+    ('hybrid', dict(decay_or_rank=0.8, vjp_method='multi-step')),
+    ('eprop', dict(kappa_filter_decay=0.6)),
+    ('eprop', dict(kappa_filter_decay=0.6, vjp_method='multi-step')),
+    ('eprop', dict(feedback='random', random_feedback_key=0)),
+    ('rflo', dict(decay=0.5)),
+    ('rflo', dict(decay=0.5, vjp_method='multi-step')),
+    ('uoro', {}),
+    ('kf_rtrl', {}),
+    ('low_rank', dict(rank=4)),
+    ('bptt', {}),
+]
+
+
+def loss(out, y):
+    return (jnp.sin(out) * y).sum()
+
+
+def true_gradient(step, params, state, xs, ys):
+    def total(p):
+        def one(s, xy):
+            s, out = step(p, s, xy[0])
+            return s, loss(out, xy[1])
+
+        return lax.scan(one, state, (xs, ys))[1].sum()
+
+    return jax.jit(jax.grad(total))(params)
+
+
+def claimed_and_wrong(step, params, state, xs, ys, rule, window, **options):
+    """The parameters that the report calls exact, those of them whose gradient is not BPTT's, and
+    the report."""
+    learner = braintrace.compile(step, rule, params, state, xs[0], **options)
+    claimed = {name for name, told in learner.report.exactness.items() if told.exact}
+    carry = learner.init(params, state)
+    (grads, _), _ = learner.grad(loss, params, carry, xs, ys, window=window, reduction='sum')
+    true = true_gradient(step, params, state, xs, ys)
+    size = max(float(jnp.abs(a).max()) for a in true.values())
+    wrong = {
+        name: float(jnp.abs(grads[name] - true[name]).max()) / max(size, 1e-300)
+        for name in claimed
+        if not jnp.allclose(grads[name], true[name], rtol=1e-7, atol=1e-9 * size)
+    }
+    return claimed, wrong if np.isfinite(size) and size < 1e30 else {}, learner.report
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@settings(lasting, max_examples=max(1, PROGRAMS // 8))
+@given(programs(2, 5), st.sampled_from(RULES), st.sampled_from([1, 2]))
+def test_what_is_called_exact_is_exact(code, rule, window):
+    name, options = rule
+    params, state, _ = example()
+    rng = np.random.RandomState(1)
+    xs, ys = (jnp.asarray(rng.randn(STEPS, R, C)) for _ in range(2))
+    try:
+        _, wrong, _ = claimed_and_wrong(build(code), params, state, xs, ys, name, window, **options)
+    except braintrace.NotSupportedError:
+        return  # refused, and said so
+    except TypeError as error:
+        assert 'custom_vjp' in str(error)  # UORO needs a derivative that goes forward
+        return
+    assert not wrong, (name, options, wrong)
+
+
+# ---- what the pages call exact ----
+
+
+def exact(step, state, rule, **options):
+    return braintrace.compile(step, rule, P, state, X[0], **options).report.exact
+
+
+@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
+@pytest.mark.parametrize('name', POSITION_WISE)
+def test_d_rtrl_is_called_exact_where_the_recurrence_is_position_wise(name, method):
+    assert exact(*POSITION_WISE[name], 'd_rtrl', vjp_method=method) is True
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize('name', OTHERS)
+def test_rtrl_is_called_exact_everywhere_and_d_rtrl_is_not(name):
+    step, state = OTHERS[name]
+    assert exact(step, state, 'rtrl') is True
+    told = braintrace.compile(step, 'd_rtrl', P, state, X[0]).report
+    assert told.exact['o'] and not told.exact, 'a read-out is exact with any rule'
+    assert all('small_models.py' in e.through for e in told.exactness.values() if not e.exact)
+
+
+def leaky(p, h, x):
+    return 2 * (0.8 * h + x @ p['W'],)
+
+
+def ring(p, h, x):
+    return 2 * (jnp.tanh(h @ (p['R'] * np.roll(np.eye(H), 1, 1)) + x @ p['W']),)
+
+
+def stored_spike(p, s, x):
+    v = 0.8 * s[0] + x @ p['W']
+    z = spike(v)
+    return (v - lax.stop_gradient(z), z), z @ p['o']
+
+
+def test_a_state_that_only_outputs_read_need_not_be_carried():
+    two = (one, one)
+    for method in ('single-step', 'multi-step'):
+        options = dict(vjp_method=method)
+        ys = draw(3, 2, 2)
+        claimed, wrong, _ = claimed_and_wrong(
+            stored_spike, P, two, X[:3], ys, 'd_rtrl', 1, **options
+        )
+        assert claimed == set(P) and not wrong
+
+
+def shown(p, h, x):  # no memory of its own, and read by the output
+    return 2 * (jnp.tanh(x @ p['W']),)
+
+
+def slow(p, h, x):  # sent on before the weight, so that only units of one layer mix
+    return 2 * (jnp.tanh(0.9 * h + spike(x @ p['W']) @ p['U']),)
+
+
+@pytest.mark.filterwarnings('ignore::UserWarning')
+@pytest.mark.parametrize(
+    'step, rule, options, expected',
+    [
+        (OTHERS['tanh rnn'][0], 'snap', dict(n=1), False),
+        (OTHERS['tanh rnn'][0], 'snap', dict(n=2), True),
+        (ring, 'snap', dict(n=H - 1), False),
+        (ring, 'snap', dict(n=H), True),
+        (ring, 'low_rank', dict(rank=H), False),
+        (ring, 'low_rank', dict(rank=one.size), True),
+        (ring, 'bptt', {}, False),
+        (leaky, 'ostl_recurrent', {}, True),
+        (leaky, 'rflo', dict(decay=0.8), True),
+        (leaky, 'rflo', dict(decay=0.7), False),
+        (shown, 'rflo', dict(decay=0.8), False),
+        (leaky, 'ottt', dict(decay=0.8), True),
+        (leaky, 'ottt', dict(decay=0.8, vjp_method='multi-step'), True),
+        (leaky, 'ottt', dict(decay=0.7), False),
+        (leaky, 'pp_prop', dict(decay_or_rank=0.8), False),
+        (leaky, 'hybrid', dict(decay_or_rank=0.8, prefer='full'), True),
+        (leaky, 'eprop', {}, True),
+        (leaky, 'eprop', dict(kappa_filter_decay=0.5), False),
+        (leaky, 'eprop', dict(feedback='random', random_feedback_key=0), False),
+        (leaky, 'three_factor', {}, False),
+        (leaky, 'd_rtrl', dict(trace_dtype='bfloat16'), False),
+        (leaky, 'd_rtrl', dict(trace=lambda path: False), False),
+        (leaky, 'd_rtrl', dict(trace_limit=8), False),
+        (leaky, 'uoro', {}, False),
+        (leaky, 'kf_rtrl', {}, False),
+        (slow, 'd_rtrl', {}, None),
+    ],
+)
+def test_the_word_of_each_rule(step, rule, options, expected):
+    told = braintrace.compile(step, rule, P, one, X[0], **options).report.exactness
+    used = ('W', 'R') if step is ring else ('W',)
+    if expected is None:  # a stack without memory below: W reaches its unit through another weight
+        assert told['U'].exact and not told['W'].exact
+    else:
+        assert [told[name].exact for name in used] == [expected] * len(used)
+
+
+def test_a_weight_that_is_zero_for_some_parameters_is_not_taken_for_a_masked_one():
+    def pruned(p, h, x):
+        R = jnp.where(jnp.abs(p['R']) > 1.6, p['R'], 0) + jax.nn.relu(p['U'] - 0.9)
+        return 2 * (jnp.tanh(x @ p['W'] + h @ R),)
+
+    params = {'W': P['W'], 'R': draw(H, H) * 4, 'U': draw(H, H) + 1}
+    xs, ys = X[:3], draw(3, *one.shape)
+    claimed, wrong, _ = claimed_and_wrong(pruned, params, one, xs, ys, 'snap', 3, n=2)
+    assert claimed == set(params) and not wrong
+
+
+def test_bytes_are_those_of_the_rule_and_sum_to_the_total():
+    n = 30
+    params = {'R': jnp.ones((n, n), 'float32'), 'o': jnp.ones((n, 2), 'float32')}
+    state = jnp.ones((4, n), 'float32')
+
+    def step(p, h, x):
+        h = jnp.tanh(h @ p['R'] + x)
+        return h, h @ p['o']
+
+    def kept(rule, **options):
+        report = braintrace.compile(step, rule, params, state, state, **options).report
+        rows = {row.name: row.trace_bytes for row in report.parameters}
+        shared = report.memory['trace_bytes'] - sum(rows.values())
+        assert f'{shared} B of them shared' in report.to_str() or not shared
+        return rows['R'], shared
+
+    assert kept('rtrl') == (432_000, 0)
+    assert kept('pp_prop', decay_or_rank=0.9) == (480, 0)
+    assert kept('bptt') == (0, 0)
+    assert kept('uoro') == (3600, 480 + 8), 'a factor of the state and a random key are shared'
