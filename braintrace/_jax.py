@@ -60,7 +60,6 @@ What leans on internals, and what breaks if it goes:
 
 from __future__ import annotations
 
-import atexit
 import functools
 import inspect
 import itertools
@@ -78,7 +77,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 # fmt: off
 __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
-    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'calls_library_kernel',
+    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind',
     'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
     'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'subjaxprs', 'trace',
     'trace_context', 'type_of', 'varying_axes',
@@ -242,29 +241,6 @@ _TRACING = re.compile(
     rf'{_HERE}/(?!ops/|nn/)'
 )  # what runs a user's model, rather than is a part of it
 
-_KERNELS = ('brainevent.',)  # how the compiled functions of libraries of kernels begin
-
-
-def calls_library_kernel(eqn: JaxprEqn) -> bool:
-    """Whether an equation calls a kernel that a library has written for some device."""
-    found = eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
-    if found:
-        _wait_at_exit()
-    return found
-
-
-@functools.cache
-def _wait_at_exit() -> None:
-    """Let the process wait for what is in flight before it ends. Kernels that call back into
-    Python want the interpreter, which would wait for them forever."""
-    atexit.register(_wait)
-
-
-def _wait() -> None:
-    for a in jax.live_arrays():
-        if not a.is_deleted():
-            a.block_until_ready()
-
 
 def _lines(eqn: JaxprEqn) -> tuple[list, list]:
     """The lines that led to an equation, from the inside: all, and those that are no library's."""
@@ -409,15 +385,3 @@ def trace_context() -> Any:
     """What JAX itself looks at while it traces: precision, axis names, meshes and other
     settings."""
     return jax._src.config.trace_context()
-
-
-def free_memory() -> int:
-    """The bytes that are free on the device that computes by default."""
-    [device] = jax.device_put(0.0).devices()
-    stats = device.memory_stats()
-    if stats and 'bytes_limit' in stats:
-        return stats['bytes_limit'] - stats.get('bytes_in_use', 0)
-    for pages in ('SC_AVPHYS_PAGES', 'SC_PHYS_PAGES'):
-        if pages in getattr(os, 'sysconf_names', {}):
-            return os.sysconf(pages) * os.sysconf('SC_PAGE_SIZE')
-    return 4 * 2**30  # a system that does not tell

@@ -20,7 +20,8 @@ ROOMS = (
 BELOW_FRONTENDS = ('_jax', 'errors', 'step')
 FRAMEWORKS = ('brainstate', 'saiunit', 'brainevent', 'brainpy', 'braintools', 'flax', 'equinox')
 KNOW_FRAMEWORKS = ('shells/', 'compat/', 'nn/')  # and frontends/<name>.py each its own
-PROTOCOL = tuple(f'braintrace.frontends.{name}' for name in ('base', 'forms', 'closures'))
+SHARED = 'base', 'forms', 'closures', 'brainevent'  # what several front-ends use
+PROTOCOL = tuple(f'braintrace.frontends.{name}' for name in SHARED)
 OWN = {  # frameworks of a front-end
     'brainstate': ('brainstate', 'saiunit', 'brainevent'),
     'linen': ('flax',),

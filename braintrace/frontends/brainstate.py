@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from .._jax import Jaxpr, calls_library_kernel, new_jaxpr, open_jaxpr, subjaxprs
+from .._jax import Jaxpr, new_jaxpr, open_jaxpr, subjaxprs
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
 from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, Watched, leaves_of
+from .brainevent import calls_library_kernel
 
 _double = jax.config.read('jax_enable_x64')
 import brainstate  # noqa: E402

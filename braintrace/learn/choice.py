@@ -10,12 +10,14 @@ traces is taken, among others the one that keeps more.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .._jax import free_memory
+import jax
+
 from ..errors import NotSupportedError
 from ..graph.compile import Graph
 from ..rules.registry import find_rule
@@ -241,3 +243,15 @@ class _Look:
         if not any(by_path[path] for path in full):
             return Candidate('hybrid', {}, refused='no weight has room for a whole trace')
         return self._of('hybrid', **{'prefer': Wishes(frozenset(full)), **self.given})
+
+
+def free_memory() -> int:
+    """The bytes that are free on the device that computes by default."""
+    [device] = jax.device_put(0.0).devices()
+    stats = device.memory_stats()
+    if stats and 'bytes_limit' in stats:
+        return stats['bytes_limit'] - stats.get('bytes_in_use', 0)
+    for pages in ('SC_AVPHYS_PAGES', 'SC_PHYS_PAGES'):
+        if pages in getattr(os, 'sysconf_names', {}):
+            return os.sysconf(pages) * os.sysconf('SC_PAGE_SIZE')
+    return 4 * 2**30  # a system that does not tell

@@ -20,7 +20,8 @@ import numpy as np
 
 from ..frontends.base import Held
 from ..step import dotted
-from .stateful import Compiled, How, Learning, nothing_learned
+from .how import How
+from .stateful import Compiled, Learning, nothing_learned
 
 FORMAT = 1  # of the text; one more when a reader of this version would misread it
 OWN = 'learner'  # counters of the learner: one that an older snapshot lacks starts anew

@@ -18,7 +18,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import JaxprEqn, bind, calls_library_kernel, is_float
+from .._jax import JaxprEqn, bind, is_float
+from ..frontends.brainevent import calls_library_kernel
 from .axes import Axes, Op
 from .connections import Connections
 from .probing import probe

@@ -13,13 +13,14 @@ On a CPU with numba and brainevent this is one kernel; elsewhere it is plain JAX
 from __future__ import annotations
 
 import functools
-import importlib.util
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+
+from ..frontends.brainevent import has_numba, numba_call
 
 FEW = 8  # spikes are few if less than one in so many
 CHUNK = 1 << 16  # weights that take their products at once
@@ -70,7 +71,7 @@ def stored_sums(x: jax.Array, g: jax.Array, pattern: Pattern) -> jax.Array:
     """`(lead, stored)` from x of `(samples, steps, inputs)` and g of `(lead, steps, outputs)`;
     `lead` counts samples last, so that row l of g belongs to sample `l % samples`."""
     x, by_input = x.astype(g.dtype), (pattern.out, pattern.starts)
-    if g.dtype in (jnp.float32, jnp.float64) and _has_kernel():
+    if g.dtype in (jnp.float32, jnp.float64) and has_numba():
         listed = lax.platform_dependent(x, g, *by_input, cpu=_by_kernel, default=_plain)
     else:
         listed = _plain(x, g, *by_input)
@@ -130,17 +131,8 @@ def _of_values(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) ->
 # ---- a kernel for the CPU ------------------------------------------------------------------------
 
 
-@functools.cache
-def _has_kernel() -> bool:
-    """Whether numba is there to compile the kernel, and brainevent to let XLA call it."""
-    return all(importlib.util.find_spec(name) is not None for name in ('numba', 'brainevent'))
-
-
 def _by_kernel(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
-    import brainevent
-
     from . import cpu_kernels
 
     sums = jax.ShapeDtypeStruct((len(g), len(out)), g.dtype)
-    kernel = brainevent.numba_kernel(cpu_kernels.stored_sums, outs=[sums], vmap_method='sequential')
-    return kernel(x, g, out, starts)[0]
+    return numba_call(cpu_kernels.stored_sums, sums)(x, g, out, starts)

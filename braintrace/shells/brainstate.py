@@ -17,16 +17,15 @@ from ..frontends.pickling import dumps
 from ..learn import drivers
 from ..learn.core import Core
 from ..learn.data import MultiStepData, first_step
+from ..learn.how import How, how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
     Compiled,
     Example,
-    How,
     Learning,
     Own,
     compile_step,
     driver_of,
-    how_to_learn,
     latest_step,
     nothing_learned,
 )

@@ -19,6 +19,7 @@ from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
 from ..learn.choice import is_auto
 from ..learn.core import KEEP, RAISE, Core, core_of
+from ..learn.how import how_to_learn, how_to_learn_best
 from ..learn.locating import refuse, refuse_losses
 from ..learn.options import (
     check_loss,
@@ -35,7 +36,6 @@ from ..learn.options import (
 from ..learn.per_device import per_device
 from ..learn.records import Block, Carried, Run, Weights
 from ..learn.shapes import check_time, explained, inputs_for, told
-from ..learn.stateful import how_to_learn, how_to_learn_best
 from ..rules.carrier import Traces
 from ..rules.signals import Extra
 from ..show.report import CompilationReport

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..learn.stateful import How
+from ..learn.how import How
 from ..rules.config import ETraceConfig
 from ..rules.rule import Rule
 from ..rules.signals import Extra

@@ -18,6 +18,7 @@ from ..learn import drivers
 from ..learn.choice import Choice, choose_for_learner, is_auto
 from ..learn.core import BUDGET, KEEP
 from ..learn.data import MultiStepData, first_step
+from ..learn.how import how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
     Compiled,
@@ -26,7 +27,6 @@ from ..learn.stateful import (
     Own,
     compile_step,
     driver_of,
-    how_to_learn,
     nothing_learned,
 )
 from ..rules.signals import Extra

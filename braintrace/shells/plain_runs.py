@@ -22,10 +22,10 @@ from ..learn.exporting import (
     step_of,
     unwrapped,
 )
+from ..learn.how import How
 from ..learn.placing import place
 from ..learn.saving import Snapshot, check_carry, describe
 from ..learn.saving import check as check_text
-from ..learn.stateful import How
 
 
 class Carry(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from ..compat.executors import ETraceVjpGraphExecutor
 from ..learn.core import BUDGET, KEEP
-from ..learn.stateful import how_to_learn
+from ..learn.how import how_to_learn
 from ..rules.carrier import MULTI_STEP, SINGLE_STEP
 from ..rules.config import ETraceConfig
 from ..rules.configured import of_config

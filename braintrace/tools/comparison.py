@@ -15,8 +15,8 @@ import numpy as np
 
 from ..frontends.forms import names_of
 from ..learn.core import BUDGET, core_of
+from ..learn.how import how_to_learn
 from ..learn.options import sequence_length
-from ..learn.stateful import how_to_learn
 from ..rules.registry import BY_NAME, find_rule
 from ..show.exact import in_one_word
 from ..show.figure import new_figure

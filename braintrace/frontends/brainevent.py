@@ -1,0 +1,51 @@
+"""Kernels of brainevent, and of ours that it lets XLA call."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from .._jax import JaxprEqn
+
+_KERNELS = ('brainevent.',)  # how the compiled functions of libraries of kernels begin
+
+
+def calls_library_kernel(eqn: JaxprEqn) -> bool:
+    """Whether an equation calls a kernel that a library has written for some device."""
+    found = eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
+    if found:
+        _wait_at_exit()
+    return found
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    """Let the process wait for what is in flight before it ends. Kernels that call back into
+    Python want the interpreter, which would wait for them forever."""
+    atexit.register(_wait)
+
+
+def _wait() -> None:
+    for a in jax.live_arrays():
+        if not a.is_deleted():
+            a.block_until_ready()
+
+
+@functools.cache
+def has_numba() -> bool:
+    """Whether numba is there to compile a kernel for the CPU, and brainevent to let XLA call it."""
+    return all(importlib.util.find_spec(name) is not None for name in ('numba', 'brainevent'))
+
+
+def numba_call(kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
+    """A kernel `(*operands, out)` that numba has compiled, as a function of JAX."""
+    import brainevent
+
+    _wait_at_exit()
+    call = brainevent.numba_kernel(kernel, outs=[out], vmap_method='sequential')
+    return lambda *operands: call(*operands)[0]
