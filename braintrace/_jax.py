@@ -30,8 +30,9 @@ What leans on internals, and what breaks if it goes:
   container, what happens in loops and branches goes unseen.
 - `eqn.effects` is a set: `prune`, `new_jaxpr`. Without it, equations with side effects are
   pruned.
-- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `source_line`, `located`.
-  Reports and errors say `?` in the place of a line; nothing else depends on it.
+- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `source_line`, `source_stack`,
+  `located`. Reports and errors say `?` in the place of a line; nothing else depends on it.
+- `jaxpr.debug_info.func_name`: `called_name`. Values in printed code have plainer names.
 - `atom.aval` with `shape`, `dtype`, `size`, `ndim`, and `jax.core.ShapedArray(shape, dtype)`:
   `is_float`, `trace`, `FunctionPrimitive`. Typed as `AbstractValue`, which does not promise them.
 - `jax.make_jaxpr` of abstract values: `trace`. Takes avals because they have `shape` and `dtype`,
@@ -78,9 +79,10 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 # fmt: off
 __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
-    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'calls_library_kernel',
-    'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
-    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'subjaxprs', 'trace',
+    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
+    'calls_library_kernel', 'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
+    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'source_stack',
+    'subjaxprs', 'trace',
     'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
@@ -293,6 +295,18 @@ def source_line(eqn: JaxprEqn) -> str:
     inside, own = _lines(eqn)
     own = own or [f for f in inside if not _OPS.search(f[0])] or inside
     return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
+
+
+def source_stack(eqn: JaxprEqn) -> list[tuple[str, int]]:
+    """The files and lines behind an equation, from the inside, without those of JAX."""
+    return [f for f in _lines(eqn)[0] if not re.search('/(jax|saiunit)/', f[0])]
+
+
+def called_name(eqn: JaxprEqn) -> str:
+    """The name of the function that an equation calls, '' for none."""
+    for program in subjaxprs(eqn)[:1]:
+        return str(getattr(program.debug_info, 'func_name', ''))
+    return ''
 
 
 def identity_primitive(name: str) -> Primitive:

@@ -1,0 +1,95 @@
+"""The text of operations that are calls of one function of JAX: convolution, sorting, random
+numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .code_compose import Operands, composed
+from .code_terms import Node
+from .code_words import Text, Words, call
+
+
+@composed('conv')
+def _conv(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('conv_general_dilated')
+    strides, padding, lhs, rhs, numbers, features, batches = node.info
+    x, w = (o.exact(v).text for v in node.args)
+    given = [x, w, str(tuple(strides)), str([tuple(map(int, p)) for p in padding])]
+    for name, value in (('lhs_dilation', lhs), ('rhs_dilation', rhs)):
+        if any(n != 1 for n in value):
+            given.append(f'{name}={tuple(value)}')
+    layout = _layout(numbers)
+    if layout is not None:
+        given.append(f'dimension_numbers={layout}')
+    for name, count in (('feature_group_count', features), ('batch_group_count', batches)):
+        if count != 1:
+            given.append(f'{name}={count}')
+    return call('jax.lax.conv_general_dilated', *given)
+
+
+def _layout(numbers: Any) -> tuple[str, ...] | None:
+    """The axes of a convolution by letters; None for the usual ones."""
+    space = 'DHW'[-(len(numbers.lhs_spec) - 2) :] if len(numbers.lhs_spec) > 2 else ''
+    words = []
+    for spec, (first, second) in zip(numbers, ('NC', 'OI', 'NC'), strict=True):
+        letters = [''] * len(spec)
+        for c, place in zip((first, second, *space), spec, strict=True):
+            letters[place] = c
+        words.append(''.join(letters))
+    usual = f'NC{space}', f'OI{space}', f'NC{space}'
+    return None if tuple(words) == usual else tuple(words)
+
+
+@composed('sort')
+def _sort(words: Words, node: Node, o: Operands) -> Text:
+    (axis, stable, keys), _ = node.info
+    texts = [o.exact(v).text for v in node.args]
+    if len(texts) == 1:
+        return Text(f'({call(f"{words.np}.sort", texts[0], str(axis)).text},)')
+    words.only_jax('sort')
+    how = f'dimension={axis}', f'is_stable={stable}', f'num_keys={keys}'
+    return call('jax.lax.sort', f'({", ".join(texts)})', *how)
+
+
+@composed('top_k')
+def _top_k(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('top_k')
+    (k,), _ = node.info
+    return call('jax.lax.top_k', o.exact(node.args[0]).text, str(k))
+
+
+@composed('random_bits')
+def _random_bits(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('random_bits')
+    return call('jax.random.bits', o.exact(node.args[0]).text, str(node.info), words.dtype(node.dtype))
+
+
+@composed('random_split')
+def _random_split(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('random_split')
+    return call('jax.random.split', o.exact(node.args[0]).text, str(node.info))
+
+
+@composed('random_wrap')
+def _random_wrap(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('random_wrap')
+    return call('jax.random.wrap_key_data', o.exact(node.args[0]).text, f'impl={node.info!r}')
+
+
+@composed('random_seed')
+def _random_seed(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('random_seed')
+    return call('jax.random.key', o.exact(node.args[0]).text, f'impl={node.info!r}')
+
+
+@composed('random_unwrap')
+def _random_unwrap(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('random_unwrap')
+    return call('jax.random.key_data', o.exact(node.args[0]).text)
+
+
+@composed('random_fold_in')
+def _random_fold_in(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('random_fold_in')
+    return call('jax.random.fold_in', *[o.exact(v).text for v in node.args])
