@@ -297,9 +297,12 @@ def source_line(eqn: JaxprEqn) -> str:
     return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
 
 
-def source_stack(eqn: JaxprEqn) -> list[tuple[str, int]]:
-    """The files and lines behind an equation, from the inside, without those of JAX."""
-    return [f for f in _lines(eqn)[0] if not re.search('/(jax|saiunit)/', f[0])]
+def source_stack(eqn: JaxprEqn) -> tuple[list[tuple[str, int]], bool]:
+    """The files and lines behind an equation, from the inside, without those of JAX; and whether
+    the first is the user's own, rather than a library's."""
+    inside, own = _lines(eqn)
+    stack = [f for f in inside if not re.search('/(jax|saiunit)/', f[0])]
+    return stack, bool(stack) and stack[0] in own
 
 
 def called_name(eqn: JaxprEqn) -> str:

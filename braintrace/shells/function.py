@@ -38,6 +38,8 @@ from ..learn.shapes import check_time, explained, inputs_for, told
 from ..learn.stateful import how_to_learn, how_to_learn_best
 from ..rules.carrier import Traces
 from ..rules.signals import Extra
+from ..show.code.learner import code_of
+from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
 from .plain_runs import Carry, PlainRunMixin
 
@@ -164,6 +166,23 @@ class PureLearner(PlainRunMixin):
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         core = self.compiled_step().core
         return CompilationReport(self.graph, core=core, choice=self._how.choice)
+
+    def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
+        """The rule of this model as one source file that stands alone: `init(params, state)` gives
+        zero traces, `learn(params, state, traces, *inputs, loss)` makes one step and returns
+        `(state, traces, out, grads)`. It is what the learner runs in windows of one step.
+
+        Args:
+            backend: 'jax', or 'numpy' for a file that imports numpy alone; its `loss(out)` gives
+                the loss and its gradient by `out`.
+            modulator: for the rules that take one: an example of it, which says its shape.
+
+        Returns:
+            The source.
+        """
+        compiled, rule = self.compiled_step(), self._how.rule
+        signature = of_function(self._step, rule.name, compiled.traced, self._example, backend)
+        return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
 
     def compiled_step(self) -> Compiled:
         """The step as a program and the core that learns it, for values like the example's."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from ..errors import NotSupportedError
+from ...errors import NotSupportedError
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Tree:
 
 def tree_of(root: str, value: Any, backend: str) -> Tree:
     """The tree of a value, which in the file has this name."""
+    structure: Any
     leaves, structure = jax.tree.flatten(value)
     form = structure.unflatten(range(len(leaves)))
     paths = list(_paths(form, root))

@@ -7,14 +7,18 @@ import functools
 import linecache
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from .._jax import Jaxpr, Var, called_name, source_stack
-from ..step import Leaf
+from ..._jax import Jaxpr, Var, called_name, source_stack
+from ...step import Leaf
+from .lines import TAKEN
 
 
 def identifiers(leaves: Sequence[Leaf]) -> list[str]:
     """For each leaf the end of its path that tells it from all others, as a name."""
-    paths = [tuple(_word(part) for part in (*leaf.path, *leaf.key)) for leaf in leaves]
+    paths = [_words((*leaf.path, *leaf.key)) for leaf in leaves]
+    if len(set(paths)) < len(paths):
+        paths = [tuple(map(_word, (*leaf.path, *leaf.key))) for leaf in leaves]
     return [_shortest(path, paths) for path in paths]
 
 
@@ -24,6 +28,12 @@ def _shortest(path: tuple[str, ...], paths: Sequence[tuple[str, ...]]) -> str:
         if sum(other[-k:] == end for other in paths) == 1 and not end[0].isdigit():
             break
     return as_identifier('_'.join(path[-k:]))
+
+
+def _words(path: Sequence[object]) -> tuple[str, ...]:
+    """The parts of a path as words, without a `weight` that only holds others."""
+    words = [_word(part) for part in path]
+    return tuple(w for k, w in enumerate(words) if w != 'weight' or k == len(words) - 1)
 
 
 def _word(part: object) -> str:
@@ -54,38 +64,40 @@ def common_part(names: Sequence[str]) -> str:
     return names[0]
 
 
-def names_in_source(jaxpr: Jaxpr) -> dict[Var, str]:
-    """What the lines `z = ...` of a model call the variables of its program."""
-    last: dict[tuple, Var] = {}
-    names: dict[Var, str] = {}
+class Spoken(NamedTuple):
+    """What a model's lines call a variable; `assigned` by the user's own lines `z = ...`, otherwise
+    the name of the function that returns it, or of a library's variable."""
+
+    name: str
+    assigned: bool
+
+
+def names_in_source(jaxpr: Jaxpr) -> dict[Var, Spoken]:
+    """What the lines of a model call the variables of its program."""
+    last: dict[tuple, Var] = {}  # by the line and those that led there
+    names: dict[Var, Spoken] = {}
     outs = {v for v in jaxpr.outvars if isinstance(v, Var)}
     for eqn in jaxpr.eqns:
-        stack = source_stack(eqn)
-        if not stack:
-            continue
-        targets = _targets(*stack[0], inner=len(stack) > 1)
-        called = '' if targets else called_name(eqn)
-        if called.isidentifier() and len(eqn.outvars) == 1 and eqn.outvars[0] not in outs:
-            names[eqn.outvars[0]] = called.strip('_')
-            last[called, len(last)] = eqn.outvars[0]
-            continue
-        if len(targets) == len(eqn.outvars) and len(targets) > 1:
-            names.update(zip(eqn.outvars, targets, strict=True))
-        elif len(targets) == 1 and len(eqn.outvars) == 1:
-            last[tuple(stack)] = eqn.outvars[0]
-            names[eqn.outvars[0]] = targets[0]
+        stack, own = source_stack(eqn)
+        assigned = _assignments(stack[0][0]).get(stack[0][1], ()) if stack else ()
+        if len(assigned) == len(eqn.outvars):
+            for k, (v, name) in enumerate(zip(eqn.outvars, assigned, strict=True)):
+                names[v] = Spoken(name, own)
+                last[(k, *stack)] = v
+        elif len(eqn.outvars) == 1 and eqn.outvars[0] not in outs:
+            called = called_name(eqn) or _returned(stack)
+            if called.isidentifier():
+                names[eqn.outvars[0]] = Spoken(called, False)
+                last[(called, len(last))] = eqn.outvars[0]
     ends = set(last.values())
-    several = {v for eqn in jaxpr.eqns if len(eqn.outvars) > 1 for v in eqn.outvars}
-    return {v: name for v, name in names.items() if v in ends or v in several}
+    return {v: spoken for v, spoken in names.items() if v in ends and spoken.name not in TAKEN}
 
 
-def _targets(file: str, line: int, inner: bool) -> tuple[str, ...]:
-    """The names that a line of a file assigns to; what a function returns that the step calls
-    (`inner`) has the name of that function."""
-    names = _assignments(file).get(line, ())
-    if not names and inner:
-        return _returns(file).get(line, ())
-    return names
+def _returned(stack: Sequence[tuple[str, int]]) -> str:
+    """The name of the function that the step calls and whose value a line returns."""
+    if len(stack) < 2:
+        return ''
+    return _returns(stack[0][0]).get(stack[0][1], '')
 
 
 @functools.lru_cache(maxsize=64)
@@ -97,14 +109,15 @@ def _parsed(file: str) -> ast.Module:
 
 
 @functools.lru_cache(maxsize=64)
-def _returns(file: str) -> dict[int, tuple[str, ...]]:
+def _returns(file: str) -> dict[int, str]:
     """By line of a statement that returns one value, the name of its function."""
-    by_line: dict[int, tuple[str, ...]] = {}
-    for f in ast.walk(_parsed(file)):
-        for node in ast.walk(f) if isinstance(f, ast.FunctionDef) else ():
+    by_line: dict[int, str] = {}
+    functions = [f for f in ast.walk(_parsed(file)) if isinstance(f, ast.FunctionDef)]
+    for f in functions:
+        for node in ast.walk(f):
             if isinstance(node, ast.Return) and not isinstance(node.value, ast.Tuple):
                 for line in range(node.lineno, (node.end_lineno or node.lineno) + 1):
-                    by_line[line] = (f.name.strip('_'),)  # type: ignore[union-attr]
+                    by_line[line] = f.name.strip('_')
     return by_line
 
 

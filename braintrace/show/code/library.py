@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .code_compose import Operands, composed
-from .code_terms import Node
-from .code_words import Text, Words, call
+from .compose import Operands, composed
+from .terms import Node
+from .words import Text, Words, call
 
 
 @composed('conv')
@@ -32,9 +32,9 @@ def _layout(numbers: Any) -> tuple[str, ...] | None:
     """The axes of a convolution by letters; None for the usual ones."""
     space = 'DHW'[-(len(numbers.lhs_spec) - 2) :] if len(numbers.lhs_spec) > 2 else ''
     words = []
-    for spec, (first, second) in zip(numbers, ('NC', 'OI', 'NC'), strict=True):
+    for spec, two in zip(numbers, ('NC', 'OI', 'NC'), strict=True):
         letters = [''] * len(spec)
-        for c, place in zip((first, second, *space), spec, strict=True):
+        for c, place in zip(two + space, spec, strict=True):
             letters[place] = c
         words.append(''.join(letters))
     usual = f'NC{space}', f'OI{space}', f'NC{space}'
@@ -62,7 +62,9 @@ def _top_k(words: Words, node: Node, o: Operands) -> Text:
 @composed('random_bits')
 def _random_bits(words: Words, node: Node, o: Operands) -> Text:
     words.only_jax('random_bits')
-    return call('jax.random.bits', o.exact(node.args[0]).text, str(node.info), words.dtype(node.dtype))
+    return call(
+        'jax.random.bits', o.exact(node.args[0]).text, str(node.info), words.dtype(node.dtype)
+    )
 
 
 @composed('random_split')

@@ -4,57 +4,31 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_float, trace
-from ..errors import NotSupportedError
-from ..learn.core import Core
-from ..plan.keys import TraceKey
-from .code_algebra import Algebra
-from .code_control import Reader
-from .code_letters import LETTERS_OF_KINDS, Letters, letters_of
-from .code_names import as_identifier, identifiers, names_in_source
-from .code_python import check_backend, module
-from .code_sections import Leaf, Page, Section
-from .code_step import MOST_STATES, Given, Made, names_of_lines, of_outputs_alone, step_of
-from .code_terms import View, whole
-from .code_trees import Tree
-from .code_words import Text, Words
-from .code_write import WIDTH, Scope, count_uses, wrap
+from ..._jax import Var, is_float, trace
+from ...errors import NotSupportedError
+from ...learn.core import Core
+from ...plan.keys import TraceKey
+from .algebra import Algebra
+from .control import Reader
+from .letters import Letters, letter_of, letters_of
+from .lines import WIDTH, indented, wrap
+from .names import as_identifier, identifiers, names_in_source
+from .python import check_backend, module
+from .sections import Leaf, Page, Section
+from .step import MOST_STATES, Given, Made, names_of_lines, of_outputs_alone, step_of
+from .terms import View, whole
+from .signatures import Signature
+from .trees import Tree
+from .words import Text, Words
+from .write import Scope, count_uses
 
 STEPS = 'steps'  # where the number of steps done is kept among the traces
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What the functions of a page take and give.
-
-    Args:
-        title: what the model is called.
-        rule: the name of the rule.
-        params: the tree of the parameters.
-        state: the tree of the state.
-        order: for each hidden, then each other leaf of the step its number in the state.
-        out: the tree of what a step gives.
-        inputs: the arguments of a step, as trees.
-        extra: further arguments, by keyword; their leaves come before those of the inputs.
-        state_name: what a state is called that is one array.
-    """
-
-    title: str
-    rule: str
-    params: Tree
-    state: Tree
-    order: Sequence[int]
-    out: Tree
-    inputs: Sequence[Tree]
-    extra: Sequence[Tree] = ()
-    state_name: str = 'h'
 
 
 def code_of(core: Core, signature: Signature, backend: str = 'jax', modulator: Any = None) -> str:
@@ -86,9 +60,7 @@ class Writer:
         if len(signature.order) == 1 and signature.state.leaves == (signature.state.root,):
             self._ids[-1] = signature.state_name
         self._ids[len(step.params) :] = self._called_in_source(self._ids[len(step.params) :])
-        self._letter_of = {
-            leaf: name for leaf, name in zip(step.params, self._ids, strict=False)
-        }
+        self._letter_of = {leaf: name for leaf, name in zip(step.params, self._ids, strict=False)}
         floats = [k for k, v in enumerate(step.outs) if is_float(v)]
         self._graded = floats
 
@@ -99,7 +71,7 @@ class Writer:
         lines = names_in_source(step.jaxpr)
         outs = [*step.hidden_outs, *step.other_outs]
         found = [
-            lines.get(v) if name[1:].isdigit() and isinstance(v, Var) else None
+            lines[v].name if name[1:].isdigit() and isinstance(v, Var) and v in lines else None
             for name, v in zip(ids, outs, strict=True)
         ]
         better = [new or old for new, old in zip(found, ids, strict=True)]
@@ -173,7 +145,7 @@ class Writer:
         return terms.stack(parts, 0)
 
     def _trace_name(self, key: TraceKey) -> str:
-        letter = LETTERS_OF_KINDS.get(key.kind) or as_identifier(key.kind)
+        letter = letter_of(self.core, key.kind) or as_identifier(key.kind)
         weight = '_'.join(self._letter_of.get(leaf, leaf.name) for leaf in key.weight)
         return f'{letter}_{as_identifier(weight)}' if weight else letter
 
@@ -197,13 +169,16 @@ class Writer:
                 hints.setdefault(v.node, f'new_{name}')
         for node, name in made.factors.items():
             hints.setdefault(node, name)
-        for node, name in names_of_lines(self.core, self.reader, given).items():
+        own, other = names_of_lines(self.core, self.reader, given)
+        for node, name in own.items():
             hints.setdefault(node, name)
         for node, name in made.hints.items():
             hints.setdefault(node, name)
         self.page.spare[made.steps.node] = 'new_steps'
         for key, v in made.traces.items():
             self.page.spare.setdefault(v.node, f'new_{self._trace_name(key)}')
+        for node, name in other.items():
+            self.page.spare.setdefault(node, name)
 
     def _sections(self, given: Given, made: Made, letters: Letters) -> list[Section]:
         sig = self.signature
@@ -232,10 +207,22 @@ class Writer:
             'update', letters.update + constant, [*moved, *counted], updated, ['new_traces']
         )
         return [
-            Section('step', 'The step of the model.', [*state, *made.outs], stepped, ['new_state', 'out']),
+            Section(
+                'step',
+                'The step of the model.',
+                [*state, *made.outs],
+                stepped,
+                ['new_state', 'out'],
+            ),
             Section('slopes', letters.factors, factors, lambda _: [], []),
             *([update] if moved else []),
-            Section('gradient', letters.gradient if moved else letters.without, made.grads, lambda t: [sig.params.build(t)], ['grads']),
+            Section(
+                'gradient',
+                letters.gradient if moved else letters.without,
+                made.grads,
+                lambda t: [sig.params.build(t)],
+                ['grads'],
+            ),
         ]
 
     def _counts(self, made: Made, given: Given) -> bool:
@@ -272,7 +259,9 @@ class Writer:
             return [traces[key] for key in keys]
 
         jaxpr, consts = trace(first, *avals)
-        views = [reader_constant(self.reader, c, v) for c, v in zip(consts, jaxpr.invars, strict=False)]
+        views = [
+            self.reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)
+        ]
         params = [terms.name(f'params_{k}', a.shape, a.dtype) for k, a in enumerate(avals)]
         outs = self.reader.read(jaxpr, [*views, *params])
         used = count_uses(outs)
@@ -287,7 +276,7 @@ class Writer:
         if self._has_steps:
             texts.append(f'{STEPS!r}: 0')
         body = [*scope.lines, *wrap('return ', '{' + ', '.join(texts) + '}')]
-        return ['# Zero traces.', 'def init(params, state):', *[f'    {line}' for line in body]]
+        return ['# Zero traces.', 'def init(params, state):', *indented(body)]
 
     def _docstring(self, letters: Letters) -> str:
         sig, step = self.signature, self.core.program.step
@@ -314,8 +303,3 @@ class Writer:
             told_of = ', '.join(shape.replace(' ', '\xa0') for shape in shapes)
             lines += [a.replace('\xa0', ' ') for a in textwrap.wrap(f'{root}: {told_of}', WIDTH)]
         return '\n'.join([*lines, '"""'])
-
-
-def reader_constant(reader: Reader, value: Any, v: Any) -> View:
-    """A constant of a program as a term."""
-    return reader.constant(value, v.aval)

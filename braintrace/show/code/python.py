@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._jax import ClosedJaxpr, open_jaxpr
-from .code_algebra import Algebra
-from .code_control import Reader
-from .code_terms import whole
-from .code_words import Text, Words
-from .code_write import File, Names, Scope, count_uses, tuple_of, wrap
+from ..._jax import ClosedJaxpr, open_jaxpr
+from . import flow  # noqa: F401, it fills the table of statements
+from .algebra import Algebra
+from .control import Reader
+from .lines import Names, indented, tuple_of, wrap
+from .terms import whole
+from .words import Text, Words
+from .write import File, Scope, count_uses
 
 BACKENDS = ('jax', 'numpy')
 
@@ -67,13 +69,16 @@ def jaxpr_to_python(
     scope.known = {v.node: Text(v.node.info) for v in args}
     results = [scope.exact(v) for v in outs]
     body = [*scope.lines, *wrap('return ', tuple_of(results) if results else '()')]
-    lines = [f'def {function}({", ".join(given)}):', *[f'    {line}' for line in body]]
+    lines = [f'def {function}({", ".join(given)}):', *indented(body)]
     return module(file, [lines])
 
 
 def module(file: File, functions: Sequence[Sequence[str]], docstring: str = '') -> str:
     """A source file of these functions, with what they need above them."""
-    imports = ['import numpy as np'] if file.words.is_numpy else ['import jax', 'import jax.numpy as jnp']
+    imports = (
+        ['import numpy as np'] if file.words.is_numpy else ['import jax', 'import jax.numpy as jnp']
+    )
+    imports = [*(['import base64', ''] if file.has_bytes else []), *imports]
     head = [docstring, ''] if docstring else []
     constants = [
         line for name, value in file.constants.values() for line in wrap(f'{name} = ', value)

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax import trace
-from ..engine.program import Program
-from ..engine.window import Window
-from ..learn.core import Carried, Core, Run, Weights
-from ..plan.keys import TraceKey
-from ..rules.carrier import Credit
-from ..rules.rtrl import Rtrl, RtrlOfSamples
-from ..rules.signals import Extra
-from .code_control import Reader
-from .code_names import common_part, names_in_source
-from .code_terms import Node, View
+from ..._jax import trace
+from ...engine.program import Program
+from ...engine.window import Window
+from ...learn.core import Carried, Core, Run, Weights
+from ...plan.keys import TraceKey
+from ...rules.carrier import Credit
+from ...rules.rtrl import Rtrl, RtrlOfSamples
+from ...rules.signals import Extra
+from .control import Reader
+from .names import common_part, names_in_source
+from .terms import Node, View
 
 MOST_STATES = 4  # of a unit, which have a letter each
 
@@ -123,7 +123,9 @@ def step_of(core: Core, reader: Reader, given: Given, names: Sequence[str]) -> M
     first = [reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
     rest = iter(reader.read(jaxpr, [*first, *flat]))
     n = len(core.program.step.outs)
-    grads, outs, hidden, other = ([next(rest) for _ in range(k)] for k in (sizes[0], n, *sizes[1:3]))
+    grads, outs, hidden, other = (
+        [next(rest) for _ in range(k)] for k in (sizes[0], n, *sizes[1:3])
+    )
     traces = {key: next(rest) for key in keys}
     steps = next(rest)
     values = list(rest)
@@ -224,20 +226,20 @@ class Lettered:
                     yield f'df_{self.weight(f.relation)}{more}', True, df[a]
 
 
-def names_of_lines(core: Core, reader: Reader, given: Given) -> dict[Node, str]:
-    """What the user's own lines call the values of the model's step."""
+def names_of_lines(
+    core: Core, reader: Reader, given: Given
+) -> tuple[dict[Node, str], dict[Node, str]]:
+    """What the user's own lines call the values of the model's step, and what else these may be
+    called."""
     step = core.program.step
-    captured = [
-        reader.constant(c, v.aval)
-        for c, v in zip(step.captured, step.captured_vars, strict=True)
-    ]
+    pairs = zip(step.captured, step.captured_vars, strict=True)
+    captured = [reader.constant(c, v.aval) for c, v in pairs]
     at: dict[Any, View] = {}
     start = [*captured, *given.params, *given.hidden, *given.other, *given.inputs]
     reader.read(step.jaxpr, start, at)
-    named = names_in_source(step.jaxpr)
-    plain = ('const', 'name', 'array', 'outer')
-    hints: dict[Node, str] = {}
-    for v, name in named.items():
-        if at[v].node.op not in plain:
-            hints.setdefault(at[v].node, name)
-    return hints
+    own: dict[Node, str] = {}
+    other: dict[Node, str] = {}
+    for v, spoken in names_in_source(step.jaxpr).items():
+        if at[v].node.op not in ('const', 'name', 'array', 'outer'):
+            (own if spoken.assigned else other).setdefault(at[v].node, spoken.name)
+    return own, other

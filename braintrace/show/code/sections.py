@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .code_terms import Node, View
-from .code_words import Text, Words
-from .code_write import WIDTH, File, Names, Scope, count_uses, wrap
+from .lines import WIDTH, Names, comment, indented, wrap
+from .terms import Node, View
+from .words import Text, Words
+from .write import File, Scope, count_uses
 
-
-LEARN = (
-    'One step: the model, what the rule needs of it, the traces, and the gradient of loss(out).'
-)
+LEARN = 'One step: the model, what the rule needs of it, the traces, and the gradient of loss(out).'
 
 
 class Leaf(NamedTuple):
@@ -126,7 +124,11 @@ class Page:
                 written.append(Written(section, scope, first))
             known.update(scope.known)
         self._hand_on(written)
-        learn = [*comment(LEARN), head, *[f'    {line}' for line in self._calls(written, after_step)]]
+        learn = [
+            *comment(LEARN),
+            head,
+            *indented(self._calls(written, after_step)),
+        ]
         return [learn, *[self._function(w) for w in written]]
 
     def _hand_on(self, written: Sequence[Written]) -> None:
@@ -181,7 +183,7 @@ class Page:
         return [
             *comment(w.section.about),
             *wrap('', f'def {w.section.name}({args}):'),
-            *[f'    {line}' for line in body],
+            *indented(body),
         ]
 
     def _unpacked(self, leaves: Sequence[Leaf], shapes: Mapping[str, tuple]) -> list[str]:
@@ -214,15 +216,3 @@ def _assignments(leaves: Sequence[Leaf], shapes: Mapping[str, tuple]) -> list[st
             row = []
         row.append(leaf)
     return [*lines, *([told(row)] if row else [])]
-
-
-def comment(text: str) -> list[str]:
-    """A comment of as many lines as it needs."""
-    lines, line = [], '#'
-    for word in text.split():
-        if len(line) + 1 + len(word) > WIDTH:
-            lines.append(line)
-            line = '#'
-        line += f' {word}'
-    return [*lines, line]
-

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from ..errors import NotSupportedError
-from .code_terms import Node, View, number_of
+from ...errors import NotSupportedError
+from .terms import Node, View, number_of
 
 # How strongly an expression holds together.
 COMPARE, OR, XOR, AND, SUM, PRODUCT, SIGN, POWER, ATOM = range(9)

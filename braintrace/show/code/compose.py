@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .code_primitives import spec_text
-from .code_terms import Node, View, constant_of, number_of
-from .code_words import (
+from .primitives import spec_text
+from .terms import Node, View, constant_of, number_of
+from .words import (
     ATOM,
     BOTH,
     OF_JAX,
@@ -201,7 +201,9 @@ def _padding(words: Words, node: Node, o: Operands) -> Text | None:
     if array.node.op == 'const' or None in array.axes:
         return None
     place = node.args.index(array)
-    sides = [sum(v.shape[axis] for v in part) for part in (node.args[:place], node.args[place + 1 :])]
+    sides = [
+        sum(v.shape[axis] for v in part) for part in (node.args[:place], node.args[place + 1 :])
+    ]
     widths = [(0, 0)] * len(node.shape)
     widths[axis] = (sides[0], sides[1])
     written = str(tuple(widths)) if len(widths) > 1 else str(widths[0])

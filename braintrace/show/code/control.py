@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from .._jax import FunctionPrimitive, Jaxpr, JaxprEqn, Literal, Var, bind, open_jaxpr, trace
-from ..errors import NotSupportedError
-from .code_algebra import Algebra
-from .code_primitives import RULES, several
-from .code_terms import View, number_of, whole
+from ..._jax import FunctionPrimitive, Jaxpr, JaxprEqn, Literal, Var, bind, open_jaxpr, trace
+from ...errors import NotSupportedError
+from .algebra import Algebra
+from .primitives import RULES, several
+from .terms import View, number_of, whole
 
 CALLS = {
     'jit': 'jaxpr',
@@ -139,10 +139,7 @@ class Reader:
     def _open(self, program: Any, views: Sequence[View]) -> list[View]:
         """The results of a program that is written where it is called."""
         jaxpr, consts = program
-        first = [
-            self.constant(c, v.aval)
-            for c, v in zip(consts, jaxpr.invars, strict=False)
-        ]
+        first = [self.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
         return self.read(jaxpr, [*first, *views])
 
     # ---- programs inside of programs ----
@@ -192,9 +189,7 @@ class Reader:
         if truth and len(blocks) == 2:
             which, blocks = which.node.args[0], blocks[::-1]
         info = Branches(blocks, truth and len(blocks) == 2)
-        return several(
-            self.terms, 'cond', [which, *[whole(v.node) for v in given]], info, eqn
-        )
+        return several(self.terms, 'cond', [which, *[whole(v.node) for v in given]], info, eqn)
 
     # ---- functions with derivatives of their own ----
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from .code_algebra import Algebra
-from .code_compose import Operands, composed
-from .code_primitives import rule
-from .code_terms import Node, View, number_of
-from .code_words import ATOM, Text, Words, call
+from .algebra import Algebra
+from .compose import Operands, composed
+from .primitives import rule
+from .terms import Node, View, number_of
+from .words import ATOM, Text, Words, call
 
 
 def mode_name(mode: Any) -> str:

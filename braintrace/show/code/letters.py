@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ..learn.core import Core
-from ..plan.keys import INPUT, OUTPUT, TRACE
-from ..rules.d_rtrl import PositionWise
-from ..rules.eprop import KAPPA, Filtered
-from ..rules.pp_prop import Factorised
-from ..rules.rtrl import Rtrl, RtrlOfSamples
-from ..rules.signals import FEEDBACK
+from ...learn.core import Core
+from ...plan.keys import INPUT, OUTPUT, TRACE
+from ...rules.d_rtrl import PositionWise
+from ...rules.eprop import KAPPA, Filtered
+from ...rules.pp_prop import Factorised
+from ...rules.rtrl import Rtrl, RtrlOfSamples
+from ...rules.signals import FEEDBACK
 
 LETTERS_OF_KINDS = {
     TRACE: 'e',
@@ -34,7 +34,16 @@ class Letters(NamedTuple):
     @property
     def without(self) -> str:
         """What the gradient is made of where there are no traces."""
-        return 'dw = x (x) dy: no unit has a way of its own into the next step, so there is no trace.'
+        return (
+            'dw = x (x) dy: no unit has a way of its own into the next step, so there is no trace.'
+        )
+
+
+def letter_of(core: Core, kind: str) -> str | None:
+    """The letter of a kind of trace."""
+    if kind == TRACE and isinstance(core.carrier, Rtrl | RtrlOfSamples):
+        return 'J'
+    return LETTERS_OF_KINDS.get(kind)
 
 
 def letters_of(core: Core) -> Letters:
@@ -85,8 +94,8 @@ def _of_position_wise(carrier: PositionWise, single_step: bool) -> Letters:
 def _of_filtered(carrier: Filtered, single_step: bool) -> Letters:
     plain = _of_position_wise(carrier.inner, single_step)
     return plain._replace(
-        update=f'e[t] = D e[t-1] + x (x) df, and its low-pass m[t] = {carrier.kappa:g} m[t-1] + e[t] of '
-        'what is read.',
+        update='e[t] = D e[t-1] + x (x) df, and the low-pass of what is read, '
+        f'm[t] = {carrier.kappa:g} m[t-1] + e[t].',
         gradient='dw = s . m[t]: the learning signal s meets the low-pass.',
     )
 
@@ -100,6 +109,11 @@ def _of_factorised(carrier: Factorised, single_step: bool) -> Letters:
     )
     if not single_step:
         return Letters(_factors(), update, _gradient(False, '(ex (x) ef)[t-1]'))
+    if not carrier.decay_f:
+        update = f'ex[t] = {a} ex[t-1] + x, an input trace, and the slope of the step, ef[t] = df.'
+        return Letters(
+            _factors(), update, 'dw = ex[t] (x) dy, with the credit dy of y in this step.'
+        )
     gradient = (
         f'dw = ex[t] (x) ({b} c . ef[t-1] + (1 - {b}) dy) / (1 - {b}**(t + 1)): c is the credit of '
         'h[t-1], dy that of y.'

@@ -188,7 +188,8 @@ class Terms:
             piece = self._index_concat(node, axis, spec)
             if piece is not None:
                 return piece
-        source, specs = whole(node), [(0, n, 1) for n in node.shape]
+        source = whole(node)
+        specs: list[Any] = [(0, n, 1) for n in node.shape]
         position = axis
         if node.op == 'index':
             [source], specs = node.args, list(node.info)
@@ -200,7 +201,7 @@ class Terms:
             else:
                 first, last, by = spec
                 spec = (start + step * first, start + step * last, step * by)
-        specs[position] = spec  # type: ignore[call-overload]
+        specs[position] = spec
         shape = [len(range(*s)) for s in specs if not isinstance(s, int)]
         return whole(self.node('index', [source], tuple(specs), shape, node.dtype))
 

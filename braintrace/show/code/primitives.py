@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .code_algebra import LETTERS, Algebra
-from .code_terms import FEW, Spec, View, constant_of, move_axes, number_of
+from .algebra import LETTERS, Algebra
+from .terms import FEW, Spec, View, constant_of, move_axes, number_of
 
 Rule = Callable[..., Any]  # (terms, eqn, *views) -> a view, or a list of them
 RULES: dict[str, Rule] = {}
@@ -95,7 +95,11 @@ def _binary(t: Algebra, eqn: Any, a: View, b: View) -> View:
         return t.const(False, dtype, a.shape)
     if name == 'eq' and a.node.op == 'iota' and a.node is b.node and a.axes != b.axes:
         square = t.op('eye', [], None, (*a.node.shape, *b.node.shape), dtype)
-        order = [k for k, both in enumerate(zip(a.axes, b.axes, strict=True)) if any(x is not None for x in both)]
+        order = [
+            k
+            for k, both in enumerate(zip(a.axes, b.axes, strict=True))
+            if any(x is not None for x in both)
+        ]
         axes = tuple(order.index(k) if k in order else None for k in range(len(a.shape)))
         return View(square.node, axes, a.shape)
     return t.pointwise(name, [a, b], dtype)
@@ -374,9 +378,7 @@ def several(t: Algebra, op: str, views: Sequence[View], info: Any, eqn: Any) -> 
     shapes = tuple(tuple(v.aval.shape) for v in eqn.outvars)
     made = t.node(op, views, (info, shapes), (), np.dtype(object))
     call = View(made, (), ())
-    return [
-        t.op('item', [call], i, v.aval.shape, v.aval.dtype) for i, v in enumerate(eqn.outvars)
-    ]
+    return [t.op('item', [call], i, v.aval.shape, v.aval.dtype) for i, v in enumerate(eqn.outvars)]
 
 
 def spec_text(spec: Spec, n: int) -> str:
