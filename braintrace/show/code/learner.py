@@ -21,9 +21,9 @@ from .lines import WIDTH, indented, wrap
 from .names import as_identifier, identifiers, names_in_source
 from .python import check_backend, module
 from .sections import Leaf, Page, Section
+from .signatures import Signature
 from .step import MOST_STATES, Given, Made, names_of_lines, of_outputs_alone, step_of
 from .terms import View, whole
-from .signatures import Signature
 from .trees import Tree
 from .words import Text, Words
 from .write import Scope, count_uses

@@ -1,4 +1,4 @@
-"""What a rule's parts are in its letters: equations for the head of a page, names for its values."""
+"""What the parts of a rule are in its letters: lines above the functions, names of traces."""
 
 from __future__ import annotations
 

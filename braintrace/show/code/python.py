@@ -58,7 +58,7 @@ def jaxpr_to_python(
     first = [reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
     own = jaxpr.invars[len(first) :]
     given = _names(names, len(own))
-    top = Names([function, *given])
+    top = Names([function, *given, *words.helper_names])
     args = [
         whole(reader.terms.node('name', (), name, v.aval.shape, v.aval.dtype))
         for name, v in zip(given, own, strict=True)

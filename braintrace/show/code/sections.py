@@ -12,6 +12,7 @@ from .terms import Node, View
 from .words import Text, Words
 from .write import File, Scope, count_uses
 
+FUNCTIONS = ('init', 'learn', 'step', 'slopes', 'update', 'gradient', 'loss', 'out')
 LEARN = 'One step: the model, what the rule needs of it, the traces, and the gradient of loss(out).'
 
 
@@ -82,7 +83,7 @@ class Page:
 
     def __init__(self, words: Words):
         self.words = words
-        self.names = Names(['init', 'learn', 'step', 'slopes', 'update', 'gradient', 'loss', 'out'])
+        self.names = Names([*FUNCTIONS, *words.helper_names])
         self.file = File(words, self.names)
         self.hints: dict[Node, str] = {}
         self.spare: dict[Node, str] = {}
@@ -211,7 +212,7 @@ def _assignments(leaves: Sequence[Leaf], shapes: Mapping[str, tuple]) -> list[st
         return f'{text(row)}  # {", ".join(str(shapes[a.name]) for a in row)}'
 
     for leaf in leaves:
-        if row and len(told([*row, leaf])) + 4 > WIDTH:
+        if row and len(told([*row, leaf])) > WIDTH:
             lines.append(told(row))
             row = []
         row.append(leaf)

@@ -94,9 +94,15 @@ class Terms:
     def array(self, value: Any) -> View:
         """A constant array; where it is the same along an axis, that is seen."""
         value = np.asarray(value)
-        if value.size and (value == value.flat[0]).all():
-            return self.const(value.flat[0], value.dtype, value.shape)
-        return whole(self.node('array', (), _Array(value), value.shape, value.dtype))
+        if not value.size:
+            return whole(self.node('array', (), _Array(value), value.shape, value.dtype))
+        kept = [k for k in range(value.ndim) if not _same_along(value, k)]
+        first = tuple(slice(None) if k in kept else 0 for k in range(value.ndim))
+        inner = value[first]
+        if not kept:
+            return self.const(inner, value.dtype, value.shape)
+        node = self.node('array', (), _Array(inner), inner.shape, value.dtype)
+        return _seen(node, kept, value.shape)
 
     def op(
         self, op: str, views: Sequence[View], info: Any, shape: Sequence[int], dtype: Any
@@ -275,6 +281,10 @@ class _Array:
 
     def __init__(self, value: np.ndarray):
         self.value = value
+
+
+def _same_along(value: np.ndarray, k: int) -> bool:
+    return bool((value == value.take([0], k)).all())
 
 
 def _as_key(info: Any) -> Hashable:

@@ -111,6 +111,11 @@ class Words:
     def is_numpy(self) -> bool:
         return self.backend == 'numpy'
 
+    @property
+    def helper_names(self) -> list[str]:
+        """Names of functions that the file may bring along."""
+        return [name for name, _ in HELPERS.values()] if self.is_numpy else []
+
     def function(self, op: str) -> str:
         """The function that does an operation."""
         if op in BOTH:
