@@ -1,8 +1,11 @@
 """A learner's rule as a file: it gives the engine's gradients without braintrace."""
 
 import ast
+import doctest
 import functools
+import importlib
 import os
+import pathlib
 import pickle
 import subprocess
 import sys
@@ -268,3 +271,14 @@ def test_the_file_of_a_module():
     for path, tree in expected.items():
         for key, g in tree.items():
             np.testing.assert_allclose(total['.'.join((*path, key))], g, atol=1e-10)
+
+
+def test_the_page_in_the_documentation_is_what_is_written(tmp_path, monkeypatch):
+    text = (pathlib.Path(braintrace.__file__).parents[1] / 'docs' / 'code.md').read_text()
+    examples = doctest.DocTestParser().get_examples(text)
+    model = ''.join(e.source for e in examples[:15] if 'learner.code' not in e.source)
+    brainstate.environ.set(precision=32)
+    (tmp_path / 'model_of_the_page.py').write_text(model.split('rule = {}')[0])
+    monkeypatch.syspath_prepend(tmp_path)
+    page = importlib.import_module('model_of_the_page').learner.code()
+    assert page in text, page

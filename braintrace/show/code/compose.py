@@ -115,8 +115,8 @@ def _function(words: Words, node: Node, o: Operands) -> Text:
     if fixed and not moving and node.op == 'where':  # nothing else says which type it is
         place = node.args.index(fixed[0])
         texts[place] = f'{words.np}.{node.dtype.name}({texts[place]})'
-    if node.op in ('abs', 'not'):
-        return call(words.function(node.op), *texts)
+    if node.op in OF_JAX and len(texts) > 1:
+        texts = [o.exact(v).text for v in node.args]
     return call(words.function(node.op), *texts)
 
 

@@ -81,7 +81,8 @@ class Reader:
 
     Args:
         terms: where they go.
-        derivatives: whether the derivatives that functions bring along are kept.
+        derivatives: whether the derivatives that functions bring along are kept (the first ones:
+            inside of a rule, which often calls its function again, they are not).
     """
 
     def __init__(self, terms: Algebra, derivatives: bool = False):
@@ -247,7 +248,11 @@ class Reader:
         first = [self.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
         own = jaxpr.invars[len(first) :]
         args = [self.argument(hint, v.aval) for hint, v in zip(hints, own, strict=True)]
-        return Block(tuple(args), tuple(self.read(jaxpr, [*first, *args])))
+        plain = Reader(self.terms)
+        plain._count = self._count
+        outs = plain.read(jaxpr, [*first, *args])
+        self._count = plain._count
+        return Block(tuple(args), tuple(outs))
 
 
 FLOW = {'scan': Reader.scan, 'while': Reader.while_loop, 'cond': Reader.cond}

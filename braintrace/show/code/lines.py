@@ -26,6 +26,10 @@ class Names:
         self._taken.add(name)
         return name
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """These are not given from now on."""
+        self._taken.update(names)
+
     def copy(self) -> Names:
         """Names that may be given again elsewhere."""
         return Names(self._taken, self.kept)
@@ -64,12 +68,14 @@ def wrap(head: str, text: str, comment: str = '') -> list[str]:
     start, stop = opening
     indent = ' ' * (len(head) - len(head.lstrip()) + 4)
     parts = _at_commas(text[start + 1 : stop])
-    inside = ', '.join(parts)
+    inside = ', '.join(parts) + (',' if text[start + 1 : stop].rstrip().endswith(',') else '')
     lines = [f'{head}{text[: start + 1]}']
     if len(indent) + len(inside) <= WIDTH and text[start] != '{':
         lines.append(indent + inside)
     elif all(part.isidentifier() for part in parts):
-        lines += textwrap.wrap(f'{inside},', WIDTH, initial_indent=indent, subsequent_indent=indent)
+        lines += textwrap.wrap(
+            f'{inside.rstrip(",")},', WIDTH, initial_indent=indent, subsequent_indent=indent
+        )
     else:
         for part in parts:
             lines += wrap(indent, part + ',')

@@ -74,6 +74,8 @@ class Spoken(NamedTuple):
 
 def names_in_source(jaxpr: Jaxpr) -> dict[Var, Spoken]:
     """What the lines of a model call the variables of its program."""
+    for cached in (_parsed, _returns, _assignments):
+        cached.cache_clear()  # files, and cells of a notebook, change
     last: dict[tuple, Var] = {}  # by the line and those that led there
     names: dict[Var, Spoken] = {}
     outs = {v for v in jaxpr.outvars if isinstance(v, Var)}

@@ -220,7 +220,7 @@ def _unstack(t: Algebra, eqn: Any, a: View) -> list[View]:
 
 @rule('pad')
 def _pad(t: Algebra, eqn: Any, a: View, value: View) -> View:
-    config, out = eqn.params['padding_config'], eqn.outvars[0].aval
+    config, out = [tuple(map(int, c)) for c in eqn.params['padding_config']], eqn.outvars[0].aval
     plain = all(low >= 0 and high >= 0 and not inside for low, high, inside in config)
     if not plain:
         return t.op('pad', [a, value], tuple(config), out.shape, out.dtype)
@@ -231,6 +231,19 @@ def _pad(t: Algebra, eqn: Any, a: View, value: View) -> View:
                 for n in (low, high)
             ]
             a = t.concat([sides[0], a, sides[1]], k)
+    return a
+
+
+@rule('tile')
+def _tile(t: Algebra, eqn: Any, a: View) -> View:
+    for k, times in enumerate(map(int, eqn.params['reps'])):
+        if a.shape[k] == 1:
+            one = t.index(a, k, 0)
+            axes, shape = (*one.axes[:k], None, *one.axes[k:]), list(a.shape)
+            shape[k] = times
+            a = View(one.node, axes, tuple(shape))
+        else:
+            a = t.concat([a] * times, k)
     return a
 
 

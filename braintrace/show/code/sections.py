@@ -12,6 +12,7 @@ from .terms import Node, View
 from .words import Text, Words
 from .write import File, Scope, count_uses
 
+ARGUMENTS = ('params', 'state', 'traces')
 FUNCTIONS = ('init', 'learn', 'step', 'slopes', 'update', 'gradient', 'loss', 'out')
 LEARN = 'One step: the model, what the rule needs of it, the traces, and the gradient of loss(out).'
 
@@ -83,7 +84,7 @@ class Page:
 
     def __init__(self, words: Words):
         self.words = words
-        self.names = Names([*FUNCTIONS, *words.helper_names])
+        self.names = Names([*ARGUMENTS, *words.helper_names])
         self.file = File(words, self.names)
         self.hints: dict[Node, str] = {}
         self.spare: dict[Node, str] = {}
@@ -113,6 +114,7 @@ class Page:
         """`learn`, whose first line is `head`, and the functions it calls; after the first of
         them come some lines of its own."""
         outs = [v for s in sections for v in s.outs]
+        self.names.reserve(FUNCTIONS)
         self.names.kept = {*self.hints.values()}
         uses = count_uses(outs)
         known: dict[Node, Text] = {n: Text(leaf.name) for n, leaf in self._leaves.items()}
