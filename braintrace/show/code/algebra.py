@@ -172,13 +172,22 @@ class Algebra(Arithmetic):
                 for s, v in zip(real, nodes, strict=True)
             ]
             return self.mul(*placed)
+        return whole(self._product_node(list(real), nodes, out, dtype, precision))
+
+    def _product_node(
+        self, labels: list[str], views: Sequence[View], out: str, dtype: Any, precision: Any
+    ) -> Node:
+        """The node of a product, its operands and labels in the order of the result."""
+        if len(views) == 2 and out and out[0] not in labels[0]:
+            labels, views = labels[::-1], views[::-1]
+        size = {c: n for s, v in zip(labels, views, strict=True) for c, n in _pairs(s, v.shape)}
         names: dict[str, str] = {}
-        if len({s[:1] for s in real}) == 1:
-            names[real[0][0]] = 'b'  # samples, most often
-        for c in ''.join(real):
+        if len({s[:1] for s in labels}) == 1:
+            names[labels[0][0]] = 'b'  # samples, most often
+        for c in ''.join(labels):
             names.setdefault(c, LETTERS[len(names) - ('b' in names.values())])
-        info = *[''.join(names[c] for c in s) for s in (*real, out)], precision
-        return whole(self.node('einsum', nodes, info, shape, dtype))
+        info = *[''.join(names[c] for c in s) for s in (*labels, out)], precision
+        return self.node('einsum', views, info, [size[c] for c in out], dtype)
 
     def turned(self, v: View) -> View:
         """A view; of a product, one whose axes come in that order by themselves."""
@@ -194,9 +203,8 @@ class Algebra(Arithmetic):
             parts = [self.turned(self.operand(v, k)) for k in (0, 1)]
             return getattr(self, v.node.op)(*parts)
         *labels, out, precision = v.node.info
-        info = *labels, ''.join(out[a] for a in order), precision
-        shape = [v.node.shape[a] for a in order]
-        node = self.node('einsum', v.node.args, info, shape, v.dtype)
+        turned = ''.join(out[a] for a in order)
+        node = self._product_node(labels, v.node.args, turned, v.dtype, precision)
         return View(node, tuple(None if a is None else order.index(a) for a in v.axes), v.shape)
 
     def _label_in_parts(self, labels: Sequence[str], views: Sequence[View]) -> str | None:

@@ -1,13 +1,80 @@
-"""The text of operations that are calls of one function of JAX: convolution, sorting, random
-numbers."""
+"""Operations that are calls of one function of JAX: convolution, windows, sorting, random
+numbers. What each is as a term, then as text."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ...errors import NotSupportedError
+from .algebra import Algebra
 from .compose import Operands, composed
-from .terms import Node
+from .primitives import rule, several
+from .terms import Node, View
 from .words import Text, Words, call
+
+
+@rule('conv_general_dilated')
+def _conv_term(t: Algebra, eqn: Any, x: View, w: View) -> View:
+    p, out = eqn.params, eqn.outvars[0].aval
+    names = (
+        'window_strides padding lhs_dilation rhs_dilation dimension_numbers feature_group_count '
+        'batch_group_count'
+    ).split()
+    info = tuple(p[name] for name in names)
+    return t.op('conv', [x, w], info, out.shape, out.dtype)
+
+
+@rule('reduce_window_sum', 'reduce_window_max', 'reduce_window_min')
+def _reduce_window_term(t: Algebra, eqn: Any, a: View) -> View:
+    p, out = eqn.params, eqn.outvars[0].aval
+    names = 'window_dimensions window_strides padding base_dilation window_dilation'.split()
+    info = tuple(tuple(p[name]) for name in names)
+    return t.op(eqn.primitive.name, [a], info, out.shape, out.dtype)
+
+
+@rule('sort')
+def _sort_term(t: Algebra, eqn: Any, *views: View) -> list[View]:
+    p = eqn.params
+    return several(t, 'sort', views, (p['dimension'], p['is_stable'], p['num_keys']), eqn)
+
+
+@rule('top_k')
+def _top_k_term(t: Algebra, eqn: Any, a: View) -> list[View]:
+    return several(t, 'top_k', [a], (eqn.params['k'],), eqn)
+
+
+@rule('eigh')
+def _eigh_term(t: Algebra, eqn: Any, a: View) -> list[View]:
+    if eqn.params['subset_by_index'] is not None:
+        raise NotSupportedError('`code` cannot write `eigh` of a part of the eigenvalues.')
+    return several(t, 'eigh', [a], None, eqn)
+
+
+@rule('random_bits')
+def _random_bits_term(t: Algebra, eqn: Any, key: View) -> View:
+    out = eqn.outvars[0].aval
+    return t.op('random_bits', [key], tuple(eqn.params['shape']), out.shape, out.dtype)
+
+
+@rule('random_split')
+def _random_split_term(t: Algebra, eqn: Any, key: View) -> View:
+    out = eqn.outvars[0].aval
+    return t.op('random_split', [key], tuple(eqn.params['shape']), out.shape, out.dtype)
+
+
+@rule('random_wrap', 'random_seed')
+def _random_wrap_term(t: Algebra, eqn: Any, a: View) -> View:
+    out = eqn.outvars[0].aval
+    return t.op(eqn.primitive.name, [a], eqn.params['impl'].name, out.shape, out.dtype)
+
+
+@rule('random_unwrap', 'random_fold_in')
+def _random_other_term(t: Algebra, eqn: Any, *views: View) -> View:
+    out = eqn.outvars[0].aval
+    return t.op(eqn.primitive.name, views, None, out.shape, out.dtype)
+
+
+# ---- as text ----
 
 
 @composed('conv')
@@ -57,6 +124,11 @@ def _top_k(words: Words, node: Node, o: Operands) -> Text:
     words.only_jax('top_k')
     (k,), _ = node.info
     return call('jax.lax.top_k', o.exact(node.args[0]).text, str(k))
+
+
+@composed('eigh')
+def _eigh(words: Words, node: Node, o: Operands) -> Text:
+    return Text(f'{words.np}.linalg.eigh({o.exact(node.args[0]).text})[::-1]')
 
 
 @composed('random_bits')

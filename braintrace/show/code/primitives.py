@@ -329,61 +329,7 @@ def _precision(given: Any) -> str | None:
     return None if name == 'default' else name
 
 
-# ---- what is called by its own name ----
-
-
-@rule('conv_general_dilated')
-def _conv(t: Algebra, eqn: Any, x: View, w: View) -> View:
-    p, out = eqn.params, eqn.outvars[0].aval
-    names = (
-        'window_strides padding lhs_dilation rhs_dilation dimension_numbers feature_group_count '
-        'batch_group_count'
-    ).split()
-    info = tuple(p[name] for name in names)
-    return t.op('conv', [x, w], info, out.shape, out.dtype)
-
-
-@rule('reduce_window_sum', 'reduce_window_max', 'reduce_window_min')
-def _reduce_window(t: Algebra, eqn: Any, a: View) -> View:
-    p, out = eqn.params, eqn.outvars[0].aval
-    names = 'window_dimensions window_strides padding base_dilation window_dilation'.split()
-    info = tuple(tuple(p[name]) for name in names)
-    return t.op(eqn.primitive.name, [a], info, out.shape, out.dtype)
-
-
-@rule('sort')
-def _sort(t: Algebra, eqn: Any, *views: View) -> list[View]:
-    p = eqn.params
-    return several(t, 'sort', views, (p['dimension'], p['is_stable'], p['num_keys']), eqn)
-
-
-@rule('top_k')
-def _top_k(t: Algebra, eqn: Any, a: View) -> list[View]:
-    return several(t, 'top_k', [a], (eqn.params['k'],), eqn)
-
-
-@rule('random_bits')
-def _random_bits(t: Algebra, eqn: Any, key: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op('random_bits', [key], tuple(eqn.params['shape']), out.shape, out.dtype)
-
-
-@rule('random_split')
-def _random_split(t: Algebra, eqn: Any, key: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op('random_split', [key], tuple(eqn.params['shape']), out.shape, out.dtype)
-
-
-@rule('random_wrap', 'random_seed')
-def _random_wrap(t: Algebra, eqn: Any, a: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op(eqn.primitive.name, [a], eqn.params['impl'].name, out.shape, out.dtype)
-
-
-@rule('random_unwrap', 'random_fold_in')
-def _random_other(t: Algebra, eqn: Any, *views: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op(eqn.primitive.name, views, None, out.shape, out.dtype)
+# ---- helpers ----
 
 
 def several(t: Algebra, op: str, views: Sequence[View], info: Any, eqn: Any) -> list[View]:

@@ -3,6 +3,7 @@ returns for those below."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -141,7 +142,8 @@ class Page:
             known = w.scope.known
             assert isinstance(known, Watched)
             leaves = [self._leaves[n] for n in known.read if n in self._leaves]
-            roots = sorted({leaf.root for leaf in leaves}, key=self._roots.index)
+            asked = {leaf.root for leaf in leaves} | _like_which(w.first)
+            roots = sorted(asked, key=self._roots.index)
             names = [dict.__getitem__(known, n).text for n in known.read if n not in self._leaves]
             w.roots = roots
             for name in dict.fromkeys(names):
@@ -200,6 +202,11 @@ class Page:
             for names, a in together.items():
                 lines.append(f'{", ".join(names)} = {a.reached}')
         return lines
+
+
+def _like_which(results: Sequence[str]) -> set[str]:
+    """The arguments whose class or structure some results take."""
+    return {root for text in results for root in re.findall(r'\b(?:type|structure)\((\w+)', text)}
 
 
 def _assignments(leaves: Sequence[Leaf], shapes: Mapping[str, tuple]) -> list[str]:
