@@ -244,6 +244,11 @@ BY_JAX = {  # written for JAX alone
         jax.random.uniform(jax.random.fold_in(key, 2), (2,)),
         jax.random.bits(jax.random.PRNGKey(1), (2,)),
     ),
+    'matrices': lambda x, y, w, v, n: (
+        jnp.linalg.eigh(x @ x.T),
+        jnp.linalg.svd(x, full_matrices=False),
+        jnp.linalg.svd(x, compute_uv=False),
+    ),
     'large constant': lambda x, y, w, v, n: x @ np.sin(np.arange(4 * 400.0)).reshape(4, 400),
 }
 
@@ -280,11 +285,11 @@ def test_custom_derivatives_are_kept():
 
 
 def test_names():
-    program = jax.make_jaxpr(lambda h, x: jnp.tanh(0.5 * h + x @ w[:4]))(v[:5], v)
-    text = jaxpr_to_python(program, ['h', 'x'], function='step')
-    assert 'def step(h, x):' in text and 'jnp.tanh(0.5 * h + x @ ' in text
-    for wrong in (['h'], ['h', 'h'], ['h', 'not a name']):
-        with pytest.raises(ValueError, match='`names` must be 2 different names'):
+    program = jax.make_jaxpr(lambda h, x, w: jnp.tanh(0.5 * h + x @ w))(jnp.ones(5), v, w)
+    text = jaxpr_to_python(program, ['h', 'x', 'w'], function='step')
+    assert 'def step(h, x, w):' in text and 'jnp.tanh(0.5 * h + x @ w)' in text
+    for wrong in (['h'], ['h', 'h', 'w'], ['h', 'x', 'not a name']):
+        with pytest.raises(ValueError, match='`names` must be 3 different names'):
             jaxpr_to_python(program, wrong)
     with pytest.raises(TypeError, match='`closed_jaxpr` must be a program'):
         jaxpr_to_python(lambda x: x)

@@ -47,7 +47,16 @@ def _top_k_term(t: Algebra, eqn: Any, a: View) -> list[View]:
 def _eigh_term(t: Algebra, eqn: Any, a: View) -> list[View]:
     if eqn.params['subset_by_index'] is not None:
         raise NotSupportedError('`code` cannot write `eigh` of a part of the eigenvalues.')
-    return several(t, 'eigh', [a], None, eqn)
+    return several(t, 'eigh', [a], None, eqn, (1, 0))
+
+
+@rule('svd')
+def _svd_term(t: Algebra, eqn: Any, a: View) -> list[View]:
+    p = eqn.params
+    if p['subset_by_index'] is not None:
+        raise NotSupportedError('`code` cannot write `svd` of a part of the singular values.')
+    order = (1, 0, 2) if p['compute_uv'] else None
+    return several(t, 'svd', [a], (p['compute_uv'], p['full_matrices']), eqn, order)
 
 
 @rule('random_bits')
@@ -128,7 +137,16 @@ def _top_k(words: Words, node: Node, o: Operands) -> Text:
 
 @composed('eigh')
 def _eigh(words: Words, node: Node, o: Operands) -> Text:
-    return Text(f'{words.np}.linalg.eigh({o.exact(node.args[0]).text})[::-1]')
+    return call(f'{words.np}.linalg.eigh', o.exact(node.args[0]).text)
+
+
+@composed('svd')
+def _svd(words: Words, node: Node, o: Operands) -> Text:
+    (vectors, full), _ = node.info
+    given = o.exact(node.args[0]).text
+    if not vectors:
+        return Text(f'({call(f"{words.np}.linalg.svd", given, "compute_uv=False").text},)')
+    return call(f'{words.np}.linalg.svd', given, f'full_matrices={full}')
 
 
 @composed('random_bits')

@@ -332,8 +332,17 @@ def _precision(given: Any) -> str | None:
 # ---- helpers ----
 
 
-def several(t: Algebra, op: str, views: Sequence[View], info: Any, eqn: Any) -> list[View]:
-    """The results of an operation that has several."""
+def several(
+    t: Algebra,
+    op: str,
+    views: Sequence[View],
+    info: Any,
+    eqn: Any,
+    order: Sequence[int] | None = None,
+) -> list[View]:
+    """The results of an operation that has several; `order` is their place in what its text
+    returns."""
+    order = range(len(eqn.outvars)) if order is None else order
     shapes = tuple(tuple(v.aval.shape) for v in eqn.outvars)
     made = t.node(op, views, (info, shapes), (), np.dtype(object))
     call = View(made, (), ())

@@ -20,7 +20,7 @@ LONG = 66  # an expression that stands inside of another is not longer
 BIG = 24  # a constant with more elements has a name
 HUGE = 1000  # one with more is written as bytes
 PLAIN = ('const', 'name', 'outer', 'item', 'array')  # no line of their own
-SEVERAL = ('sort', 'top_k', 'eigh')  # calls with several results
+SEVERAL = ('sort', 'top_k', 'eigh', 'svd')  # calls with several results
 SPOKEN = (  # expressions, and what people call them
     (r'(?:jax\.nn\.)?sigmoid\((\w+)\)', 'sig_{}'),
     (r'\w+\.tanh\((\w+)\)', 'tanh_{}'),
