@@ -47,7 +47,8 @@ def _top_k_term(t: Algebra, eqn: Any, a: View) -> list[View]:
 def _eigh_term(t: Algebra, eqn: Any, a: View) -> list[View]:
     if eqn.params['subset_by_index'] is not None:
         raise NotSupportedError('`code` cannot write `eigh` of a part of the eigenvalues.')
-    return several(t, 'eigh', [a], None, eqn, (1, 0))
+    values_first = eqn.outvars[0].aval.ndim < eqn.outvars[1].aval.ndim  # versions differ
+    return several(t, 'eigh', [a], None, eqn, (0, 1) if values_first else (1, 0))
 
 
 @rule('svd')
@@ -55,7 +56,8 @@ def _svd_term(t: Algebra, eqn: Any, a: View) -> list[View]:
     p = eqn.params
     if p['subset_by_index'] is not None:
         raise NotSupportedError('`code` cannot write `svd` of a part of the singular values.')
-    order = (1, 0, 2) if p['compute_uv'] else None
+    values_first = eqn.outvars[0].aval.ndim < len(a.shape)  # versions differ
+    order = (1, 0, 2) if p['compute_uv'] and values_first else None
     return several(t, 'svd', [a], (p['compute_uv'], p['full_matrices']), eqn, order)
 
 

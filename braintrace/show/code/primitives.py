@@ -346,7 +346,10 @@ def several(
     shapes = tuple(tuple(v.aval.shape) for v in eqn.outvars)
     made = t.node(op, views, (info, shapes), (), np.dtype(object))
     call = View(made, (), ())
-    return [t.op('item', [call], i, v.aval.shape, v.aval.dtype) for i, v in enumerate(eqn.outvars)]
+    return [
+        t.op('item', [call], i, v.aval.shape, v.aval.dtype)
+        for i, v in zip(order, eqn.outvars, strict=True)
+    ]
 
 
 def spec_text(spec: Spec, n: int) -> str:
