@@ -36,8 +36,7 @@ from ..rules.options import count
 from ..rules.registry import BY_NAME
 from ..rules.rule import Rule
 from ..rules.signals import Extra
-from ..show.code.learner import code_of
-from ..show.code.signatures import of_model
+from ..show.code.learner import code_of_model
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
 from .long_runs import LongRunMixin
@@ -146,14 +145,9 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         return CompilationReport(self.graph, core=self._core, choice=self.how.choice)
 
     def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
-        """The rule of this model as one source file that stands alone: `init(params, state)` gives
-        zero traces, `learn(params, state, traces, *inputs, loss)` makes one step. Parameters,
-        states and gradients are dicts of arrays by name there. See `PureLearner.code`."""
-        compiled, rule = self.compiled_step(), self.how.rule
-        model, moving = compiled.model, frontend.surroundings().moving
-        out, example = model.out_tree, self.example or ()
-        signature = of_model(self._model, rule.name, model.step, out, example, moving, backend)
-        return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
+        """The rule of this model as one source file: see `PureLearner.code`."""
+        parts = self._learning(), self.compiled_step(), self.example
+        return code_of_model(*parts, backend, modulator)
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""

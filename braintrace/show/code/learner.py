@@ -13,6 +13,7 @@ import numpy as np
 from ..._jax import Var, is_float, trace
 from ...errors import NotSupportedError
 from ...learn.core import Core
+from ...learn.stateful import Compiled, Learning
 from ...plan.keys import TraceKey
 from .algebra import Algebra
 from .control import Reader
@@ -21,7 +22,7 @@ from .lines import WIDTH, indented, wrap
 from .names import as_identifier, identifiers, names_in_source
 from .python import check_backend, module
 from .sections import Leaf, Page, Section
-from .signatures import Signature
+from .signatures import Signature, of_model
 from .step import MOST_STATES, Given, Made, names_of_lines, of_outputs_alone, step_of
 from .terms import View, whole
 from .trees import Tree
@@ -46,6 +47,17 @@ def code_of(core: Core, signature: Signature, backend: str = 'jax', modulator: A
             'model. Use d_rtrl, or run the learner itself.'
         )
     return Writer(core, signature, words, modulator).write()
+
+
+def code_of_model(
+    learning: Learning, compiled: Compiled, example: tuple | None, backend: str, modulator: Any
+) -> str:
+    """The same for a model that holds its states, from inputs like `example`."""
+    rule, moving = learning.how.rule, learning.framework.surroundings().moving
+    signature = of_model(
+        learning.model, rule.name, compiled.model, example or (), moving, check_backend(backend)
+    )
+    return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
 
 
 class Writer:

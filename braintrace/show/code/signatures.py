@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...frontends.base import TracedModel
 from ...frontends.function import TracedFunction
-from ...step import Step
 from .names import as_identifier
-from .trees import Tree, flat_tree, output_tree, tree_of
+from .trees import Tree, flat_tree, output_tree, plain_tree, tree_of
 
 RESERVED = ('params', 'state', 'traces', 'loss', 'modulator', 'out', 'dout', 'grads')
 
@@ -46,14 +46,18 @@ class Signature:
 def of_function(
     step: Callable, rule: str, traced: TracedFunction, example: tuple, backend: str
 ) -> Signature:
-    """For `step(params, state, *inputs)`; `example` are values, or their types."""
-    params, state, inputs = example
+    """For `step(params, state, *inputs)`; `example` are the model without its parameters, and the
+    types of these, of the state and of the inputs. The parameters of a model that is no plain tree
+    are a dict of arrays by name."""
+    skeleton, params, state, inputs = example
+    leaves = [leaf.name for leaf in traced.step.params]
+    form = skeleton.gradients(range(len(params)))
     names = _arguments(step, len(inputs) + 2)
     trees = [tree_of(n, x, backend) for n, x in zip(names[2:], inputs, strict=True)]
     return Signature(
         _title(step),
         rule,
-        tree_of('params', params, backend),
+        plain_tree('params', form) or flat_tree('params', leaves),
         tree_of('state', state, backend),
         (*traced.hidden, *traced.other),
         output_tree(traced.out_tree),
@@ -65,15 +69,15 @@ def of_function(
 def of_model(
     model: Any,
     rule: str,
-    step: Step,
-    out_tree: Any,
+    traced: TracedModel,
     example: tuple,
     moving: Mapping[str, Any],
     backend: str,
 ) -> Signature:
     """For a model that holds its states: parameters and states are dicts of arrays by name.
     `moving` are values that it reads from its surroundings."""
-    names = _arguments(getattr(model, 'update', model), len(example))
+    step = traced.step
+    names = _arguments(getattr(model, 'update', None) or model.__call__, len(example))
     states = [leaf.name for leaf in (*step.hidden, *step.other)]
     return Signature(
         type(model).__name__,
@@ -81,7 +85,7 @@ def of_model(
         flat_tree('params', [leaf.name for leaf in step.params]),
         flat_tree('state', states),
         tuple(range(len(states))),
-        output_tree(out_tree),
+        output_tree(traced.out_tree),
         tuple(tree_of(n, x, backend) for n, x in zip(names, example, strict=True)),
         tuple(tree_of(as_identifier(key), moving[key], backend) for key in sorted(moving)),
     )

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..._jax import trace
+from ..._jax import is_float, trace
 from ...engine.program import Program
 from ...engine.window import Window
-from ...learn.core import Carried, Core, Run, Weights
+from ...learn.core import KEEP, Core
+from ...learn.records import Carried, Weights
 from ...plan.keys import TraceKey
 from ...rules.carrier import Credit
 from ...rules.rtrl import Rtrl, RtrlOfSamples
@@ -63,8 +64,8 @@ class Seen:
 
 def of_outputs_alone(core: Core) -> Core:
     """The core with credit from the outputs alone, not from hidden states that are read
-    directly."""
-    return replace(core, program=Program(core.program.layout))
+    directly, and with numbers as they come."""
+    return replace(core, program=Program(core.program.layout), nonfinite=KEEP)
 
 
 def watched(core: Core) -> tuple[Core, Seen]:
@@ -84,8 +85,8 @@ def watched(core: Core) -> tuple[Core, Seen]:
 
 
 def step_of(core: Core, reader: Reader, given: Given, names: Sequence[str]) -> Made:
-    """One step of a learner: what `Core.grad` does with a window of one step. `names` are those of
-    the parameters, then of the states."""
+    """One step of a learner: what `Core.forward` and `Core.online` do with a window of one step.
+    `names` are those of the parameters, then of the states."""
     core, seen = watched(core)
     letters = Lettered(core, names)
     named: list[tuple[str, bool]] = []
@@ -106,12 +107,14 @@ def step_of(core: Core, reader: Reader, given: Given, names: Sequence[str]) -> M
         rest = iter(values)
         params, hidden, other, inputs = ([next(rest) for _ in range(n)] for n in sizes)
         traces = {key: next(rest) for key in keys}
-        steps, credit = next(rest), [next(rest)[None] for _ in given.credit]
+        steps = next(rest)
+        credit = [next(rest)[None] if is_float(v) else None for v in core.program.step.outs]
         extra = Extra(None, *[m[None] for m in rest])
         weights = Weights(list(core.program.step.captured), params)
         carried = Carried(hidden, other, traces, steps)
         xs = [x[None] for x in inputs]
-        grads, outs, after = core.grad(weights, carried, xs, credit, Run(1, 1), extra)
+        outs, after = core.forward(weights, carried, xs, 1)
+        grads, _ = core.online(weights, carried, xs, 1, extra, credit, [None] * sizes[1])
         spoken = list(letters.values(seen))
         named.extend((name, factor) for name, factor, _ in spoken)
         results = [*grads, *[a[0] for a in outs], *after.hidden, *after.other]

@@ -41,11 +41,9 @@ def tree_of(root: str, value: Any, backend: str) -> Tree:
     structure: Any
     leaves, structure = jax.tree.flatten(value)
     form = structure.unflatten(range(len(leaves)))
-    paths = list(_paths(form, root))
-    if None not in [path for path, _ in paths]:
-        by_number = {number: path for path, number in paths}
-        reached = tuple(str(by_number[k]) for k in range(len(leaves)))
-        return Tree(root, reached, form, True)
+    plain = plain_tree(root, form)
+    if plain is not None:
+        return plain
     if backend == 'numpy':
         raise NotSupportedError(
             f"`code(backend='numpy')`: `{root}` is a {type(value).__name__}, which numpy cannot "
@@ -53,6 +51,15 @@ def tree_of(root: str, value: Any, backend: str) -> Tree:
         )
     reached = tuple(f'jax.tree.leaves({root})[{k}]' for k in range(len(leaves)))
     return Tree(root, reached, form, False)
+
+
+def plain_tree(root: str, form: Any) -> Tree | None:
+    """The tree of a form with numbers in the places of its leaves, None for constants in it; None
+    if it is not made of dicts, lists and tuples."""
+    by_number = {number: path for path, number in _paths(form, root)}
+    if None in by_number.values():
+        return None
+    return Tree(root, tuple(str(by_number[k]) for k in range(len(by_number))), form, True)
 
 
 def flat_tree(root: str, names: Sequence[str]) -> Tree:
