@@ -110,8 +110,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
             )
 
     def compiled_step(self) -> Compiled:
-        """The step as a program and the core that learns it, for inputs like those it was compiled
-        for."""
+        """The step as a program and the core that learns it, for inputs like the example's."""
         learning = self._learning()
         return compile_step(learning, self.example)  # type: ignore[arg-type]
 
@@ -146,8 +145,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
 
     def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
         """The rule of this model as one source file: see `PureLearner.code`."""
-        parts = self._learning(), self.compiled_step(), self.example
-        return code_of_model(*parts, backend, modulator)
+        return code_of_model(self._parts(), self.compiled_step(), self.example, backend, modulator)
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""

@@ -166,7 +166,8 @@ class Algebra(Arithmetic):
         nodes = [whole(v.node) for v in views]
         size = {c: n for s, v in zip(real, nodes, strict=True) for c, n in _pairs(s, v.shape)}
         shape = tuple(size[c] for c in out)
-        if all(set(s) == set(out) or not s for s in real):  # nothing to sum over
+        kept = set(''.join(real)) == set(out) and any(set(s) == set(out) for s in real)
+        if kept:  # nothing to sum over, and no outer product
             placed = [
                 View(v.node, tuple(s.index(c) if c in s else None for c in out), shape)
                 for s, v in zip(real, nodes, strict=True)
@@ -178,7 +179,8 @@ class Algebra(Arithmetic):
         self, labels: list[str], views: Sequence[View], out: str, dtype: Any, precision: Any
     ) -> Node:
         """The node of a product, its operands and labels in the order of the result."""
-        if len(views) == 2 and out and out[0] not in labels[0]:
+        reaches = any(c in out for c in labels[0])
+        if len(views) == 2 and reaches and out[0] not in labels[0]:
             labels, views = labels[::-1], views[::-1]
         size = {c: n for s, v in zip(labels, views, strict=True) for c, n in _pairs(s, v.shape)}
         names: dict[str, str] = {}
