@@ -79,11 +79,10 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 # fmt: off
 __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
-    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
-    'calls_library_kernel', 'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
-    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'source_stack',
-    'subjaxprs', 'trace',
-    'trace_context', 'type_of', 'varying_axes',
+    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name', 'calls_library_kernel',
+    'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
+    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'source_stack', 'subjaxprs',
+    'trace', 'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
 

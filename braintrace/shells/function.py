@@ -168,17 +168,12 @@ class PureLearner(PlainRunMixin):
         return CompilationReport(self.graph, core=core, choice=self._how.choice)
 
     def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
-        """The rule of this model as one source file that stands alone: `init(params, state)` gives
-        zero traces, `learn(params, state, traces, *inputs, loss)` makes one step and returns
-        `(state, traces, out, grads)`. It is what the learner runs in windows of one step.
+        """The rule of this model as one source file that stands alone: what the learner runs in
+        windows of one step.
 
         Args:
-            backend: 'jax', or 'numpy' for a file that imports numpy alone; its `loss(out)` gives
-                the loss and its gradient by `out`.
-            modulator: for the rules that take one: an example of it, which says its shape.
-
-        Returns:
-            The source.
+            backend: 'jax', or 'numpy' for a file that imports numpy alone.
+            modulator: an example, which says its shape, of the one that some rules take.
         """
         compiled, rule = self.compiled_step(), self._how.rule
         signature = of_function(self._step, rule.name, compiled.traced, self._example, backend)

@@ -69,8 +69,8 @@ def letters_of(core: Core) -> Letters:
     )
 
 
-def _factors(leak: float | None = None) -> str:
-    transition = 'D = dh[t]/dh[t-1]' if leak is None else f'D = {leak:g}, the leak,'
+def _factors(leaks: bool = False) -> str:
+    transition = 'D, the leak,' if leaks else 'D = dh[t]/dh[t-1]'
     return f'{transition} and df = dh[t]/dy of each unit; y is the output of a product.'
 
 
@@ -85,7 +85,7 @@ def _gradient(single_step: bool, trace: str) -> str:
 
 def _of_position_wise(carrier: PositionWise, single_step: bool) -> Letters:
     return Letters(
-        _factors(carrier.leak),
+        _factors(carrier.leak is not None),
         'e[t] = D e[t-1] + x (x) df: each weight remembers the unit it feeds.',
         _gradient(single_step, 'e[t-1]'),
     )

@@ -17,6 +17,7 @@ from ...learn.core import KEEP, Core
 from ...learn.records import Carried, Weights
 from ...plan.keys import TraceKey
 from ...rules.carrier import Credit
+from ...rules.d_rtrl import PositionWise
 from ...rules.rtrl import Rtrl, RtrlOfSamples
 from ...rules.signals import Extra
 from .control import Reader
@@ -210,12 +211,19 @@ class Lettered:
             if a is not None and jnp.issubdtype(a.dtype, jnp.inexact):
                 yield letter if single else f'{letter}_{name}', False, a
 
+    def _transition(self, window: Window, group: int) -> Any:
+        """`D[k, a, b, unit]` as the rule sees it."""
+        carrier = self.core.carrier
+        if isinstance(carrier, PositionWise) and group in carrier.groups:
+            return carrier.transition(window, group)
+        return window.factors.transition(group)
+
     def _factors(self, window: Window) -> Iterator[tuple[str, bool, Any]]:
         layout = self.core.program.layout
         several = len(layout.units) > 1
         for g, units in layout.units.items():
             states = [self._hidden[i] for i in units.leaves]
-            D = window.factors.transition(g)[0]
+            D = self._transition(window, g)[0]
             for a, new in enumerate(states):
                 for b, old in enumerate(states):
                     told = f'D_{new}_{old}' if new != old else f'D_{new}'
