@@ -73,6 +73,7 @@ _HOME = {
     ],
     'ops.marker': ['marked', 'untraced'],
     'ops.register': ['ETPPrimitive', 'register_primitive'],
+    'show.code.python': ['jaxpr_to_python'],
     'show.report': ['CompilationReport'],
     'compat.filters': ['FixedRandomFeedback', 'GradExpon', 'KappaFilter'],
     'rules.config': ['ETraceConfig'],

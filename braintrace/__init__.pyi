@@ -91,6 +91,7 @@ from .ops.register import (
     ETPPrimitive as ETPPrimitive,
     register_primitive as register_primitive,
 )
+from .show.code.python import jaxpr_to_python as jaxpr_to_python
 from .show.report import CompilationReport as CompilationReport
 from .compat.filters import (
     FixedRandomFeedback as FixedRandomFeedback,

@@ -25,13 +25,14 @@ What leans on internals, and what breaks if it goes:
   parameters of these are not those of their `bind`; a new primitive of that kind would raise
   there.
 - The name `jit` of the call primitive (`pjit` up to 0.6), and its parameter `name`:
-  `calls_library_kernel`. Kernels of brainevent would be opened rather than called, which is slow.
+  `frontends/brainevent.py`. Its kernels would be opened rather than called, which is slow.
 - Programs inside of `eqn.params`, alone or in a tuple: `subjaxprs`. If they move into another
   container, what happens in loops and branches goes unseen.
 - `eqn.effects` is a set: `prune`, `new_jaxpr`. Without it, equations with side effects are
   pruned.
-- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `source_line`, `located`.
-  Reports and errors say `?` in the place of a line; nothing else depends on it.
+- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `source_line`, `source_stack`,
+  `located`. Reports and errors say `?` in the place of a line; nothing else depends on it.
+- `jaxpr.debug_info.func_name`: `called_name`. Values in printed code have plainer names.
 - `atom.aval` with `shape`, `dtype`, `size`, `ndim`, and `jax.core.ShapedArray(shape, dtype)`:
   `is_float`, `trace`, `FunctionPrimitive`. Typed as `AbstractValue`, which does not promise them.
 - `jax.make_jaxpr` of abstract values: `trace`. Takes avals because they have `shape` and `dtype`,
@@ -52,8 +53,6 @@ What leans on internals, and what breaks if it goes:
 - `manual_axis_type` (`vma` before 0.10) of `jax.typeof(a)` and of `jax.core.ShapedArray`,
   `mlir.lower_fun` with other `avals_in`: `PER_DEVICE`, `varying_axes`, for learners inside
   `jax.shard_map`. Without them that needs `check_vma=False`.
-- `Device.memory_stats()` with `bytes_limit` and `bytes_in_use`: `free_memory`, the budget of the
-  rule 'auto' where none is given. None on a CPU, where the system is asked.
 - `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
   what `jax.jit` itself looks at; without it, list the settings that matter by hand.
 """
@@ -77,10 +76,10 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 # fmt: off
 __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
-    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind',
+    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
     'close_jaxpr', 'frames_inside', 'identity_primitive', 'is_float', 'located',
-    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'subjaxprs', 'trace',
-    'trace_context', 'type_of', 'varying_axes',
+    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'source_stack', 'subjaxprs',
+    'trace', 'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
 
@@ -237,9 +236,8 @@ _LIBRARIES = re.compile(
 )
 _NOT_THE_USER = re.compile(rf'{_LIBRARIES.pattern}|{_HERE}/|/contextlib.py|/functools.py')
 _OPS = re.compile(rf'/(jax|saiunit)/|{_HERE}/ops/')  # below the layers of a library
-_TRACING = re.compile(
-    rf'{_HERE}/(?!ops/|nn/)'
-)  # what runs a user's model, rather than is a part of it
+# What runs a user's model, rather than is a part of it.
+_TRACING = re.compile(rf'{_HERE}/(?!ops/|nn/)')
 
 
 def _lines(eqn: JaxprEqn) -> tuple[list, list]:
@@ -269,6 +267,21 @@ def source_line(eqn: JaxprEqn) -> str:
     inside, own = _lines(eqn)
     own = own or [f for f in inside if not _OPS.search(f[0])] or inside
     return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
+
+
+def source_stack(eqn: JaxprEqn) -> tuple[list[tuple[str, int]], bool]:
+    """The files and lines behind an equation, from the inside, without those of JAX; and whether
+    the first is the user's own, rather than a library's."""
+    inside, own = _lines(eqn)
+    stack = [f for f in inside if not re.search('/(jax|saiunit)/', f[0])]
+    return stack, bool(stack) and stack[0] in own
+
+
+def called_name(eqn: JaxprEqn) -> str:
+    """The name of the function that an equation calls, '' for none."""
+    for program in subjaxprs(eqn)[:1]:
+        return str(getattr(program.debug_info, 'func_name', ''))
+    return ''
 
 
 def identity_primitive(name: str) -> Primitive:

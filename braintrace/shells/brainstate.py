@@ -35,6 +35,7 @@ from ..rules.options import count
 from ..rules.registry import BY_NAME
 from ..rules.rule import Rule
 from ..rules.signals import Extra
+from ..show.code.learner import code_of_model
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
 from .long_runs import LongRunMixin
@@ -108,8 +109,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
             )
 
     def compiled_step(self) -> Compiled:
-        """The step as a program and the core that learns it, for inputs like those it was compiled
-        for."""
+        """The step as a program and the core that learns it, for inputs like the example's."""
         learning = self._learning()
         return compile_step(learning, self.example)  # type: ignore[arg-type]
 
@@ -141,6 +141,10 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         if not self.is_compiled:
             raise RuntimeError('There is no report before `compile_graph(*example_inputs)`.')
         return CompilationReport(self.graph, core=self._core, choice=self.how.choice)
+
+    def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
+        """The rule of this model as one source file: see `PureLearner.code`."""
+        return code_of_model(self._parts(), self.compiled_step(), self.example, backend, modulator)
 
     def show_graph(self, verbose: bool = True, return_msg: bool = False) -> str | None:
         """Print the report, or return it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..compat.records import ETraceGraph, published
 from ..frontends.base import form_of
 from ..frontends.forms import Skeleton
-from ..frontends.function import TracedFunction, check_arrays
+from ..frontends.function import check_arrays
 from ..frontends.function import trace as trace_step
 from ..graph.compile import Graph, compile_step
 from ..graph.flatten import ControlFlowPolicy
@@ -34,29 +34,14 @@ from ..learn.options import (
     weigh,
 )
 from ..learn.per_device import per_device
-from ..learn.records import Block, Carried, Run, Weights
-from ..learn.shapes import check_time, explained, inputs_for, told
-from ..rules.carrier import Traces
+from ..learn.records import Block, Run
+from ..learn.shapes import check_time, explained, inputs_for
 from ..rules.signals import Extra
+from ..show.code.learner import code_of
+from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
+from .packing import Compiled, pack, unpack
 from .plain_runs import Carry, PlainRunMixin
-
-
-class Compiled(NamedTuple):
-    """A step of the function, possibly with a loss, and the core that learns it."""
-
-    traced: TracedFunction
-    core: Core
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs
-        to that."""
-        return not any(isinstance(c, jax.core.Tracer) for c in self.core.program.step.captured)
-
-    def weights(self, params: Sequence[Any]) -> Weights:
-        """The captured values, and these parameters."""
-        return Weights(list(self.core.program.step.captured), list(params))
 
 
 class Example(NamedTuple):
@@ -164,6 +149,18 @@ class PureLearner(PlainRunMixin):
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         core = self.compiled_step().core
         return CompilationReport(self.graph, core=core, choice=self._how.choice)
+
+    def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
+        """The rule of this model as one source file that stands alone: what the learner runs in
+        windows of one step.
+
+        Args:
+            backend: 'jax', or 'numpy' for a file that imports numpy alone.
+            modulator: an example, which says its shape, of the one that some rules take.
+        """
+        compiled, rule = self.compiled_step(), self._how.rule
+        signature = of_function(self._step, rule.name, compiled.traced, self._example, backend)
+        return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
 
     def compiled_step(self) -> Compiled:
         """The step as a program and the core that learns it, for values like the example's."""
@@ -282,10 +279,10 @@ class PureLearner(PlainRunMixin):
                 loss = _only_loss(core)
                 given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
                 data = unread(jax.tree.leaves((inputs, targets)), given)
-                carried = _unpack(compiled, carry)
+                carried = unpack(compiled, carry)
                 weights, cotangents = compiled.weights(leaves), [weigh(mask, reduction)]
                 grads, [losses], after = core.grad(weights, carried, data, cotangents, run, extra)
-                new = _pack(compiled, after)
+                new = pack(compiled, after)
                 if fresh:
                     new = new._replace(traces=carry.traces, steps=carry.steps)
                 return (grads, losses), new
@@ -302,7 +299,7 @@ class PureLearner(PlainRunMixin):
             compiled = self._compiled(loss_fn, params, carry.state, *data)
             data = unread(jax.tree.leaves((inputs, targets)), mask)
             block = Block(compiled.weights(leaves), data, length, [losses], extra, fresh)
-            refuse_losses(compiled.core, _unpack(compiled, carry), block, new)
+            refuse_losses(compiled.core, unpack(compiled, carry), block, new)
         return (skeleton.gradients(grads), losses), new
 
     def evolve(
@@ -319,10 +316,10 @@ class PureLearner(PlainRunMixin):
                 params = skeleton.with_params(leaves)
                 compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
                 run = Run(length, compiled.core.window_length(window, length))
-                weights, carried = compiled.weights(leaves), _unpack(compiled, carry)
+                weights, carried = compiled.weights(leaves), unpack(compiled, carry)
                 data = jax.tree.leaves(inputs)
                 outs, after = compiled.core.evolve(weights, carried, data, run)
-                return compiled.traced.out_tree.unflatten(outs), _pack(compiled, after)
+                return compiled.traced.out_tree.unflatten(outs), pack(compiled, after)
 
             return jax.jit(go_on, static_argnums=(0,))
 
@@ -332,7 +329,7 @@ class PureLearner(PlainRunMixin):
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
-            refuse(compiled.core, _unpack(compiled, carry), block, new)
+            refuse(compiled.core, unpack(compiled, carry), block, new)
         return outs, new
 
     def _split(self, xs: Any, carry: Carry) -> tuple:
@@ -370,27 +367,3 @@ def _only_loss(core: Core) -> Any:
     check_loss('loss_fn', outs[0].aval)
     refuse_constant('loss_fn', core)
     return outs[0].aval
-
-
-def _unpack(compiled: Compiled, carry: Carry) -> Carried:
-    """A carry as flat leaves, its traces by key."""
-    shapes = compiled.core.shapes
-    by_text = {str(key): a for key, a in shapes.items()}
-    for name in {**by_text, **carry.traces}:
-        needs, has = told(by_text.get(name)), told(carry.traces.get(name))
-        if needs != has:
-            raise ValueError(
-                f'`carry` holds traces of another model, rule or batch size: the trace {name} is '
-                f'{has} there, and this call needs {needs}. Make a new one with '
-                '`init(params, state)`.'
-            )
-    hidden, other = compiled.traced.leaves(carry.state)
-    traces: Traces = {key: carry.traces[str(key)] for key in shapes}
-    return Carried(hidden, other, traces, carry.steps, carry.skipped)
-
-
-def _pack(compiled: Compiled, carried: Carried) -> Carry:
-    """The carry of flat leaves, its traces by name."""
-    named = {str(key): trace for key, trace in carried.traces.items()}
-    state = compiled.traced.state(carried.hidden, carried.other)
-    return Carry(state, named, carried.steps, carried.skipped)

@@ -30,6 +30,7 @@ from ..learn.stateful import (
     nothing_learned,
 )
 from ..rules.signals import Extra
+from ..show.code.learner import code_of_model
 from ..show.report import CompilationReport
 from .drivers import SequenceDriverMixin
 from .long_runs import LongRunMixin
@@ -175,6 +176,13 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         """What the compiler decided for each parameter, and the bytes of traces and blocks."""
         core = self.compiled_step().core
         return CompilationReport(self.graph, core=core, choice=self._how.choice)
+
+    def code(self, backend: str = 'jax', *, modulator: Any = 1.0) -> str:
+        """The rule of this model as one source file, see `PureLearner.code`; parameters, states and
+        gradients are dicts of arrays by name there."""
+        learning, compiled = self._learning(), self.compiled_step()
+        inputs = self._example.inputs  # type: ignore[union-attr]
+        return code_of_model(learning, compiled, inputs, backend, modulator)
 
     def _of_role(self, role: str) -> dict[tuple, Any]:
         states = variables_of(self.model)

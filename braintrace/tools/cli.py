@@ -1,6 +1,6 @@
-"""The command line: `braintrace demo`, `braintrace report` and `braintrace compare`.
+"""The command line: `braintrace demo`, `report`, `code` and `compare`.
 
-The last two take a model as `package.module:factory`.
+The last three take a model as `package.module:factory`.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from ..errors import NotSupportedError
 from ..learn.choice import is_auto
 from ..rules.registry import find_rule
 from .comparison import DEFAULTS, Row, compare
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest='command', required=True)
     _add_demo(commands)
     _add_report(commands)
+    _add_code(commands)
     _add_compare(commands)
     return parser
 
@@ -80,6 +82,22 @@ def _add_report(commands: Any) -> None:
     report.add_argument('--html', metavar='FILE', help='also write one page with the model drawn')
     report.set_defaults(run=_report)
     _add_model(report)
+
+
+def _add_code(commands: Any) -> None:
+    code = commands.add_parser(
+        'code', help='the learning rule of your model as one file of Python that stands alone'
+    )
+    code.add_argument('--rule', default='d_rtrl', help='the learning rule (default d_rtrl)')
+    code.add_argument(
+        '--backend',
+        default='jax',
+        choices=('jax', 'numpy'),
+        help='what the file imports (default jax)',
+    )
+    code.add_argument('--output', metavar='FILE', help='where it goes, instead of being printed')
+    code.set_defaults(run=_code)
+    _add_model(code)
 
 
 def _add_compare(commands: Any) -> None:
@@ -126,6 +144,20 @@ def _report(options: argparse.Namespace) -> None:
     if file:
         file.write_text(page(options.factory, report))
         print(f'\nWritten to {options.html}.')
+
+
+def _code(options: argparse.Namespace) -> None:
+    model, inputs = load(options.factory)
+    file = options.output and _writable(options.output)
+    try:
+        text = _ready(options, model, inputs).code(options.backend)
+    except NotSupportedError as error:
+        raise CommandError(str(error)) from error
+    if file:
+        file.write_text(text)
+        print(f'Written to {options.output}.')
+    else:
+        print(text, end='')
 
 
 def _compare(options: argparse.Namespace) -> None:

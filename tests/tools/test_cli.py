@@ -34,6 +34,16 @@ def test_report_command(tmp_path, capsys):
     assert 'taken: ' in capsys.readouterr().out
 
 
+def test_code_command(tmp_path, capsys):
+    assert main(['code', 'people_models:plain', '--backend', 'numpy']) == 0
+    printed = capsys.readouterr().out
+    assert 'def learn(params, state, traces, ' in printed and 'import jax' not in printed
+    file = tmp_path / 'rule.py'
+    assert main(['code', 'people_models:plain', '--rule', 'rtrl', '--output', str(file)]) == 0
+    compile(file.read_text(), str(file), 'exec')
+    assert 'Written to' in capsys.readouterr().out
+
+
 def test_compare_command(tmp_path, capsys):
     assert (
         main(
@@ -70,6 +80,7 @@ def test_compare_command(tmp_path, capsys):
         (['report', 'people_models:gru'], '--batch-size'),
         (['report', 'people_models:plain', '--rule', 'd_rtlr'], "Did you mean 'd_rtrl'"),
         (['report', 'people_models:plain', '--html', '/no/such/place/r.html'], 'no directory'),
+        (['code', 'people_models:plain', '--rule', 'dni'], 'guesses credit'),
         (['compare', 'people_models:plain', '--rules', 'nothing'], 'There is no rule'),
         (['compare', 'people_models:plain', '--length', '0'], '--length'),
         (['compare', 'people_models:plain', '--limit', 'much'], 'limit'),

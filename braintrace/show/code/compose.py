@@ -1,0 +1,382 @@
+"""The text of each operation, from the texts of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from .primitives import spec_text
+from .terms import Node, View, constant_of, number_of
+from .words import (
+    ATOM,
+    BOTH,
+    OF_JAX,
+    OPERATORS,
+    POWER,
+    PRODUCT,
+    REDUCTIONS,
+    SIGN,
+    Text,
+    Words,
+    call,
+    operator,
+)
+
+Operand = Callable[[View], Text]  # how an operand reads
+COMPOSED: dict[str, Callable[..., Text]] = {}
+
+
+class Operands:
+    """The operands of a node as text: `met` where they meet others of their shape, `exact` where
+    they stand alone."""
+
+    def __init__(self, words: Words, text: Callable[[View], Text]):
+        self.words, self._text = words, text
+
+    def node(self, v: View) -> Text:
+        """The node itself, however it is seen."""
+        return self._text(v)
+
+    def met(self, v: View) -> Text:
+        """Ready to meet arrays of its shape."""
+        if v.node.op == 'const':
+            return self.words.number(v.node.info)
+        return self.words.placed(self._text(v), v)
+
+    def exact(self, v: View) -> Text:
+        """With exactly its shape."""
+        text = Text('') if v.node.op == 'const' else self._text(v)
+        return self.words.exact(text, v)
+
+
+def compose(words: Words, node: Node, text: Callable[[View], Text]) -> Text:
+    """The expression of a node."""
+    operands = Operands(words, text)
+    if node.op in OPERATORS:
+        return _arithmetic(words, node, operands)
+    if node.op in BOTH or node.op in OF_JAX:
+        return _function(words, node, operands)
+    if node.op.startswith('reduce_window'):
+        return _reduce_window(words, node, operands)
+    if node.op.startswith('reduce_'):
+        return _reduce(words, node, operands)
+    return COMPOSED[node.op](words, node, operands)
+
+
+def composed(*names: str) -> Callable:
+    """Enter a function under these operations."""
+
+    def enter(f: Callable) -> Callable:
+        COMPOSED.update({name: f for name in names})
+        return f
+
+    return enter
+
+
+# ---- at each place ----
+
+
+def _arithmetic(words: Words, node: Node, o: Operands) -> Text:
+    whole_numbers = node.op == 'div' and not np.issubdtype(node.dtype, np.inexact)
+    a, b = node.args
+    if whole_numbers:
+        words.only_jax('integer division')
+        return call('jax.lax.div', o.exact(a).text, o.exact(b).text)
+    texts = [_promoted(words, node, v, other, o) for v, other in ((a, b), (b, a))]
+    return operator(node, texts)
+
+
+def _promoted(words: Words, node: Node, v: View, other: View, o: Operands) -> Text:
+    """An operand; truth values that meet numbers become numbers by themselves."""
+    if node.op in ('add', 'sub', 'mul') and v.node.op == 'cast' and not is_truth(other):
+        [inside] = v.node.args
+        if inside.dtype == np.bool_ and other.node.op not in ('const', 'cast'):
+            axes = tuple(None if a is None else inside.axes[a] for a in v.axes)
+            if o.words.seen_simply(View(v.node, v.axes, v.shape)) and axes == v.axes:
+                return o.node(v) if _is_name(o.node(v)) else o.met(inside)
+    return o.met(v)
+
+
+def is_truth(v: View) -> bool:
+    """Whether a value is true or false, as it is or as a number."""
+    return v.node.op == 'cast' and v.node.args[0].dtype == np.bool_
+
+
+def _is_name(text: Text) -> bool:
+    return text.text.isidentifier()
+
+
+def _function(words: Words, node: Node, o: Operands) -> Text:
+    texts = [o.met(v).text for v in node.args]
+    fixed = [v for v in node.args if v.node.op == 'const' and v.dtype == node.dtype]
+    moving = [v for v in node.args if v.node.op != 'const' and v.dtype == node.dtype]
+    if fixed and not moving and node.op == 'where':  # nothing else says which type it is
+        place = node.args.index(fixed[0])
+        texts[place] = f'{words.np}.{node.dtype.name}({texts[place]})'
+    if node.op in OF_JAX and len(texts) > 1:
+        texts = [o.exact(v).text for v in node.args]
+    return call(words.function(node.op), *texts)
+
+
+@composed('neg')
+def _neg(words: Words, node: Node, o: Operands) -> Text:
+    return Text(f'-{o.met(node.args[0]).within(PRODUCT)}', SIGN)
+
+
+@composed('not')
+def _not(words: Words, node: Node, o: Operands) -> Text:
+    return Text(f'~{o.met(node.args[0]).within(ATOM)}', SIGN)
+
+
+@composed('integer_pow')
+def _integer_pow(words: Words, node: Node, o: Operands) -> Text:
+    return Text(f'{o.met(node.args[0]).within(ATOM)}**{node.info}', POWER)
+
+
+@composed('cast')
+def _cast(words: Words, node: Node, o: Operands) -> Text:
+    [a] = node.args
+    inside = o.met(a)
+    if np.issubdtype(a.dtype, np.complexfloating):
+        inside = call(f'{words.np}.real', inside.text)
+    return Text(f'{inside.within(ATOM)}.astype({words.dtype(node.dtype)})')
+
+
+@composed('round')
+def _round(words: Words, node: Node, o: Operands) -> Text:
+    if node.info == 'TO_NEAREST_EVEN':
+        return call(f'{words.np}.round', o.met(node.args[0]).text)
+    words.only_jax('round away from zero')
+    return call('jax.lax.round', o.exact(node.args[0]).text)
+
+
+@composed('bitcast')
+def _bitcast(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('bitcast')
+    text = o.exact(node.args[0]).text
+    return call('jax.lax.bitcast_convert_type', text, words.dtype(node.dtype))
+
+
+# ---- layout ----
+
+
+@composed('index')
+def _index(words: Words, node: Node, o: Operands) -> Text:
+    [a] = node.args
+    slots = [spec_text(s, n) for s, n in zip(node.info, a.shape, strict=True)]
+    while slots and slots[-1] == ':':
+        slots.pop()
+    first = next((k for k, s in enumerate(slots) if s != ':'), 0)
+    if first > 1:
+        slots = ['...', *slots[first:], *[':'] * (len(a.shape) - len(slots))]
+    return Text(f'{o.node(a).within(ATOM)}[{", ".join(slots)}]')
+
+
+@composed('concat')
+def _concat(words: Words, node: Node, o: Operands) -> Text:
+    axis, parts = node.info, node.args
+    padding = _padding(words, node, o)
+    if padding is not None:
+        return padding
+    full = [
+        View(v.node, v.axes, (*node.shape[:axis], v.shape[axis], *node.shape[axis + 1 :]))
+        for v in parts
+    ]
+    if axis == len(node.shape) - 1 and all(v == full[0] for v in full) and None not in full[0].axes:
+        return call(f'{words.np}.tile', o.exact(full[0]).text, str(len(full)))
+    texts = ', '.join(o.exact(v).text for v in full)
+    last = axis == len(node.shape) - 1
+    where = f', {-1 if last and axis else axis}' if axis else ''
+    return Text(f'{words.np}.concatenate([{texts}]{where})')
+
+
+def _padding(words: Words, node: Node, o: Operands) -> Text | None:
+    """Zeros around an array."""
+    axis, real = node.info, [v for v in node.args if number_of(v) != 0]
+    if len(real) != 1 or len(real) == len(node.args):
+        return None
+    [array] = real
+    if array.node.op == 'const' or None in array.axes:
+        return None
+    place = node.args.index(array)
+    sides = [
+        sum(v.shape[axis] for v in part) for part in (node.args[:place], node.args[place + 1 :])
+    ]
+    widths = [(0, 0)] * len(node.shape)
+    widths[axis] = (sides[0], sides[1])
+    written = str(tuple(widths)) if len(widths) > 1 else str(widths[0])
+    return call(f'{words.np}.pad', o.exact(array).text, written)
+
+
+@composed('stack')
+def _stack(words: Words, node: Node, o: Operands) -> Text:
+    texts = ', '.join(o.exact(v).text for v in node.args)
+    where = f', {node.info}' if node.info else ''
+    return Text(f'{words.np}.stack([{texts}]{where})')
+
+
+@composed('reshape')
+def _reshape(words: Words, node: Node, o: Operands) -> Text:
+    [a] = node.args
+    if len(node.shape) == 1:
+        return Text(f'{o.exact(a).within(ATOM)}.reshape(-1)')
+    return Text(f'{o.exact(a).within(ATOM)}.reshape{node.shape}')
+
+
+@composed('pad')
+def _pad(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('pad between elements')
+    a, value = node.args
+    return call('jax.lax.pad', o.exact(a).text, o.exact(value).text, str(list(node.info)))
+
+
+@composed('iota')
+def _iota(words: Words, node: Node, o: Operands) -> Text:
+    usual = words.dtype(node.dtype) == 'int'
+    more = [] if usual else [f'dtype={words.dtype(node.dtype)}']
+    return call(f'{words.np}.arange', str(node.shape[0]), *more)
+
+
+@composed('eye')
+def _eye(words: Words, node: Node, o: Operands) -> Text:
+    more = words.of_type(node.dtype)
+    return Text(f'{words.np}.eye({node.shape[0]}{more and f", dtype={more[2:]}"})')
+
+
+@composed('dynamic_slice')
+def _dynamic_slice(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('dynamic_slice')
+    a, *starts = node.args
+    where = ', '.join(o.met(s).text for s in starts)
+    tail = ',' if len(starts) == 1 else ''
+    return call('jax.lax.dynamic_slice', o.exact(a).text, f'({where}{tail})', str(node.info))
+
+
+@composed('dynamic_update_slice')
+def _dynamic_update_slice(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('dynamic_update_slice')
+    a, new, *starts = node.args
+    where = ', '.join(o.met(s).text for s in starts)
+    tail = ',' if len(starts) == 1 else ''
+    texts = o.exact(a).text, o.exact(new).text, f'({where}{tail})'
+    return call('jax.lax.dynamic_update_slice', *texts)
+
+
+# ---- sums and products ----
+
+
+def _reduce(words: Words, node: Node, o: Operands) -> Text:
+    name, (axes, _) = node.op.removeprefix('reduce_'), node.info
+    [a] = node.args
+    if name not in REDUCTIONS:
+        words.only_jax(node.op)
+        return call('jax.lax.reduce_xor', o.exact(a).text, str(list(axes)))
+    if len(axes) == len(a.shape):
+        return call(f'{words.np}.{REDUCTIONS[name]}', o.exact(a).text)
+    where = str(axes[0] if axes[0] != len(a.shape) - 1 else -1) if len(axes) == 1 else str(axes)
+    return call(f'{words.np}.{REDUCTIONS[name]}', o.exact(a).text, where)
+
+
+@composed('argmax', 'argmin')
+def _arg(words: Words, node: Node, o: Operands) -> Text:
+    [a] = node.args
+    found = call(f'{words.np}.{node.op}', o.exact(a).text, str(node.info))
+    usual = words.dtype(node.dtype) == 'int'
+    return found if usual else Text(f'{found.text}.astype({words.dtype(node.dtype)})')
+
+
+@composed('cumsum', 'cumprod', 'cummax', 'cummin', 'cumlogsumexp')
+def _cumulative(words: Words, node: Node, o: Operands) -> Text:
+    axis, reverse = node.info
+    [a] = node.args
+    if node.op in ('cumsum', 'cumprod') and not reverse:
+        return call(f'{words.np}.{node.op}', o.exact(a).text, str(axis))
+    words.only_jax(node.op)
+    more = ['reverse=True'] if reverse else []
+    return call(f'jax.lax.{node.op}', o.exact(a).text, str(axis), *more)
+
+
+@composed('einsum')
+def _einsum(words: Words, node: Node, o: Operands) -> Text:
+    *labels, out, precision = node.info
+    texts = [o.node(v) for v in node.args]
+    matrices = None if precision else _as_matrices(labels, out, texts)
+    if matrices is not None:
+        return matrices
+    more = [f"precision='{precision}'"] if precision and not words.is_numpy else []
+    pattern = f"'{','.join(labels)}->{out}'"
+    return call(f'{words.np}.einsum', pattern, *[t.text for t in texts], *more)
+
+
+def _as_matrices(labels: list[str], out: str, texts: list[Text]) -> Text | None:
+    """A product of matrices and vectors."""
+    for first, second in ((0, 1), (1, 0)):
+        a, b = labels[first], labels[second]
+        shared = [c for c in a if c in b and c not in out]
+        if len(shared) != 1 or any(c in a and c in b and c in out for c in out):
+            continue
+        [c] = shared
+        if out != a.replace(c, '') + b.replace(c, ''):
+            continue
+        left, right = (_side(s, texts[k], c, k == first) for k, s in ((first, a), (second, b)))
+        if left is not None and right is not None:
+            return Text(f'{left} @ {right}', PRODUCT)
+    return None
+
+
+def _side(labels: str, text: Text, c: str, is_left: bool) -> str | None:
+    """One side of a product of matrices; None where it would take more than a transpose."""
+    if labels == c:
+        return text.within(PRODUCT if is_left else SIGN)
+    if is_left and labels[-1] == c:
+        return _factor(text)
+    if not is_left and len(labels) == 2 and labels[0] == c:
+        return text.within(SIGN)
+    if len(labels) == 2:
+        return f'{text.within(ATOM)}.T'
+    return None
+
+
+def _factor(text: Text) -> str:
+    """The left side: a product of another kind has parentheses of its own."""
+    plain = text.strength > PRODUCT or (text.strength == PRODUCT and ' @ ' in text.text)
+    return text.text if plain and ' * ' not in text.text else text.within(ATOM)
+
+
+def _reduce_window(words: Words, node: Node, o: Operands) -> Text:
+    words.only_jax('reduce_window')
+    size, strides, padding, base, dilation = node.info
+    kind = node.op.removeprefix('reduce_window_')
+    start = {'sum': '0', 'max': '-jnp.inf', 'min': 'jnp.inf'}[kind]
+    f = {'sum': 'jax.lax.add', 'max': 'jax.lax.max', 'min': 'jax.lax.min'}[kind]
+    typed = f'jnp.{node.dtype.name}({start})'
+    given = [o.exact(node.args[0]).text, typed, f, str(size), str(strides), str(padding)]
+    if any(n != 1 for n in (*base, *dilation)):
+        given += [str(base), str(dilation)]
+    return call('jax.lax.reduce_window', *given)
+
+
+# ---- constants and what is called by its own name ----
+
+
+@composed('array')
+def _array(words: Words, node: Node, o: Operands) -> Text:
+    value = constant_of(View(node, tuple(range(len(node.shape))), node.shape))
+    assert value is not None
+    if value.ndim == 1 and (value == np.arange(len(value))).all() and value.dtype != np.bool_:
+        return _iota(words, node, o)
+    if value.ndim == 2 and value.shape[0] == value.shape[1] and (value == np.eye(len(value))).all():
+        return _eye(words, node, o)
+    more = words.of_type(node.dtype)
+    usual = words.dtype(node.dtype) in ('int', 'bool')
+    return Text(f'{words.np}.array({_nested(words, value)}{"" if usual else more})')
+
+
+def _nested(words: Words, value: Any) -> str:
+    if value.ndim == 0:
+        text = words.number(value[()]).text
+        floating = np.issubdtype(value.dtype, np.floating)
+        return f'{text}.0' if floating and text.lstrip('-').isdigit() else text
+    return f'[{", ".join(_nested(words, part) for part in value)}]'

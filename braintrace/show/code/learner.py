@@ -1,0 +1,317 @@
+"""The learning rule of a model as a page of Python."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..._jax import Var, is_float, trace
+from ...errors import NotSupportedError
+from ...learn.core import Core
+from ...learn.stateful import Compiled, Learning
+from ...plan.keys import TraceKey
+from .algebra import Algebra
+from .control import Reader
+from .letters import Letters, letter_of, letters_of
+from .lines import WIDTH, indented, wrap
+from .names import as_identifier, identifiers, names_in_source
+from .python import check_backend, module
+from .sections import Leaf, Page, Section
+from .signatures import Signature, of_model
+from .step import MOST_STATES, Given, Made, names_of_lines, of_outputs_alone, step_of
+from .terms import View, whole
+from .trees import Tree
+from .words import Text, Words
+from .write import Scope, count_uses
+
+STEPS = 'steps'  # where the number of steps done is kept among the traces
+
+
+def code_of(core: Core, signature: Signature, backend: str = 'jax', modulator: Any = None) -> str:
+    """One source file for a model and a rule; `modulator` is an example of the one that a rule
+    takes from outside, None for rules that take none."""
+    words, core = Words(check_backend(backend)), of_outputs_alone(core)
+    if any(isinstance(c, jax.core.Tracer) for c in core.program.step.captured):
+        raise NotSupportedError(
+            '`code`: the model closes over a value of a surrounding `jit` or `grad`. Call `code` '
+            'outside of it.'
+        )
+    if signature.rule == 'dni':
+        raise NotSupportedError(
+            '`code`: the rule dni guesses credit with a function of yours that is no part of the '
+            'model. Use d_rtrl, or run the learner itself.'
+        )
+    return Writer(core, signature, words, modulator).write()
+
+
+def code_of_model(
+    learning: Learning, compiled: Compiled, example: tuple | None, backend: str, modulator: Any
+) -> str:
+    """The same for a model that holds its states, from inputs like `example`."""
+    rule, moving = learning.how.rule, learning.framework.surroundings().moving
+    signature = of_model(
+        learning.model, rule.name, compiled.model, example or (), moving, check_backend(backend)
+    )
+    return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
+
+
+class Writer:
+    """Writes one page."""
+
+    def __init__(self, core: Core, signature: Signature, words: Words, modulator: Any):
+        self.core, self.signature, self.words = core, signature, words
+        self.reader, self.page = Reader(Algebra()), Page(words)
+        self._modulator = modulator
+        step = core.program.step
+        self._ids = identifiers([*step.params, *step.hidden, *step.other])
+        if len(signature.order) == 1 and signature.state.leaves == (signature.state.root,):
+            self._ids[-1] = signature.state_name
+        self._ids[len(step.params) :] = self._called_in_source(self._ids[len(step.params) :])
+        self._letter_of = {leaf: name for leaf, name in zip(step.params, self._ids, strict=False)}
+        floats = [k for k, v in enumerate(step.outs) if is_float(v)]
+        self._graded = floats
+
+    def _called_in_source(self, ids: list[str]) -> list[str]:
+        """The names of states; those that have only a number are called as in the model's lines,
+        if these tell them apart."""
+        step = self.core.program.step
+        lines = names_in_source(step.jaxpr)
+        outs = [*step.hidden_outs, *step.other_outs]
+        found = [
+            lines[v].name if name[1:].isdigit() and isinstance(v, Var) and v in lines else None
+            for name, v in zip(ids, outs, strict=True)
+        ]
+        better = [new or old for new, old in zip(found, ids, strict=True)]
+        taken = [*better, *self._ids[: len(step.params)]]
+        return better if len(set(taken)) == len(taken) else ids
+
+    def write(self) -> str:
+        """The page."""
+        given = self._given()
+        made = step_of(self.core, self.reader, given, self._ids)
+        letters = letters_of(self.core)
+        self._call_by_name(given, made)
+        sections = self._sections(given, made, letters)
+        functions = self.page.write(sections, self._head(), self._credit_lines())
+        self._uses_steps = any(STEPS in line for f in functions for line in f)
+        return module(self.page.file, [self._init(), *functions], self._docstring(letters))
+
+    # ---- what is given ----
+
+    def _given(self) -> Given:
+        step, sig = self.core.program.step, self.signature
+        n = len(step.params)
+        params = self._leaves(sig.params, self._ids[:n], step.param_vars)
+        reached = [sig.state.leaves[k] for k in sig.order]
+        states = [*step.hidden_vars, *step.other_vars]
+        state = self._leaves(sig.state, self._ids[n:], states, reached)
+        traces = {key: self._trace(key, a) for key, a in self.core.shapes.items()}
+        like = jax.ShapeDtypeStruct((), jnp.result_type(int))
+        steps = self._leaf(STEPS, 'traces', f'traces[{STEPS!r}]', like)
+        inputs: list[View] = []
+        rest = iter(step.input_vars)
+        for tree in (*sig.extra, *sig.inputs):
+            names = [as_identifier(a) for a in tree.leaves]
+            inputs += self._leaves(tree, names, [next(rest) for _ in tree.leaves])
+        credit = []
+        for k in self._graded:
+            reached_out = 'd' + sig.out.leaves[k]
+            aval = step.outs[k].aval
+            credit.append(self._leaf(as_identifier(reached_out), 'dout', reached_out, aval))
+        modulator = None
+        if self._modulator is not None:
+            m = jnp.asarray(self._modulator, jnp.result_type(float))
+            modulator = self._leaf('modulator', 'modulator', 'modulator', m)
+        hidden, other = state[: len(step.hidden)], state[len(step.hidden) :]
+        return Given(params, hidden, other, traces, steps, inputs, credit, modulator)
+
+    def _leaf(self, name: str, root: str, reached: str, like: Any) -> View:
+        return self.page.leaf(self.reader.terms, name, root, reached, like.shape, like.dtype)
+
+    def _leaves(
+        self, tree: Tree, names: Sequence[str], variables: Sequence[Any], reached: Any = None
+    ) -> list[View]:
+        reached = tree.leaves if reached is None else reached
+        triples = zip(names, reached, variables, strict=True)
+        return [self._leaf(name, tree.root, text, v.aval) for name, text, v in triples]
+
+    def _trace(self, key: TraceKey, like: Any) -> View:
+        """A trace; that of a unit with few states is taken apart into one for each of them."""
+        terms, reached = self.reader.terms, f'traces[{str(key)!r}]'
+        wanted = self._trace_name(key)
+        if key.group is None or not like.shape or like.shape[0] > MOST_STATES:
+            return self._leaf(wanted, 'traces', reached, like)
+        states, inner = like.shape[0], jax.ShapeDtypeStruct(like.shape[1:], like.dtype)
+        if states == 1:
+            one = self._leaf(wanted, 'traces', f'{reached}[0]', inner)
+            return View(one.node, (None, *one.axes), like.shape)
+        names = tuple(self.page.names.new(f'{wanted}_{k}') for k in self._states(key, states))
+        parts = [terms.name(name, inner.shape, inner.dtype) for name in names]
+        for v, name in zip(parts, names, strict=True):
+            self.page.enter(v.node, Leaf(name, 'traces', reached, names))
+        return terms.stack(parts, 0)
+
+    def _trace_name(self, key: TraceKey) -> str:
+        letter = letter_of(self.core, key.kind) or as_identifier(key.kind)
+        weight = '_'.join(self._letter_of.get(leaf, leaf.name) for leaf in key.weight)
+        return f'{letter}_{as_identifier(weight)}' if weight else letter
+
+    def _states(self, key: TraceKey, count: int) -> list[str]:
+        """What the states of a unit are called."""
+        layout, step = self.core.program.layout, self.core.program.step
+        for g, units in layout.units.items():
+            if layout.graph.groups[g].paths[0] == key.group and units.states == count:
+                return [self._ids[len(step.params) + i] for i in units.leaves]
+        return [str(k) for k in range(count)]
+
+    # ---- names and sections ----
+
+    def _call_by_name(self, given: Given, made: Made) -> None:
+        """What values are called: by the user's lines first, then by the letters of the rule."""
+        hints = self.page.hints
+        n = len(self.core.program.step.params)
+        new = [*made.hidden, *made.other]
+        for v, name in zip(new, self._ids[n:], strict=True):
+            if v.node.op not in ('const', 'name', 'array'):
+                hints.setdefault(v.node, f'new_{name}')
+        for node, name in made.factors.items():
+            hints.setdefault(node, name)
+        own, other = names_of_lines(self.core, self.reader, given)
+        for node, name in own.items():
+            hints.setdefault(node, name)
+        for node, name in made.hints.items():
+            hints.setdefault(node, name)
+        self.page.spare[made.steps.node] = 'new_steps'
+        for key, v in made.traces.items():
+            self.page.spare.setdefault(v.node, f'new_{self._trace_name(key)}')
+        for node, name in other.items():
+            self.page.spare.setdefault(node, name)
+
+    def _sections(self, given: Given, made: Made, letters: Letters) -> list[Section]:
+        sig = self.signature
+        inverse = {place: k for k, place in enumerate(sig.order)}
+        new = [*made.hidden, *made.other]
+        state = [new[inverse[k]] for k in range(len(new))]
+
+        def stepped(texts: list[str]) -> list[str]:
+            m = len(state)
+            return [sig.state.build(texts[:m]), sig.out.build(texts[m:], fields=False)]
+
+        live = count_uses([*made.grads, *made.traces.values()])
+        factors = [whole(node) for node in made.factors if node in live]
+        keys = list(made.traces)
+        moved = [made.traces[key] for key in keys]
+        counted = [made.steps] if self._counts(made, given) else []
+        told = ', '.join(self._constants(made))
+        constant = f' Here {told}.' if told else ''
+
+        def updated(texts: list[str]) -> list[str]:
+            names = [*map(str, keys), *[STEPS] * len(counted)]
+            pairs = zip(names, texts, strict=True)
+            return ['{' + ', '.join(f'{name!r}: {text}' for name, text in pairs) + '}']
+
+        update = Section(
+            'update', letters.update + constant, [*moved, *counted], updated, ['new_traces']
+        )
+        return [
+            Section(
+                'step',
+                'The step of the model.',
+                [*state, *made.outs],
+                stepped,
+                ['new_state', 'out'],
+            ),
+            Section('slopes', letters.factors, factors, lambda _: [], []),
+            *([update] if moved else []),
+            Section(
+                'gradient',
+                letters.gradient if moved else letters.without,
+                made.grads,
+                lambda t: [sig.params.build(t)],
+                ['grads'],
+            ),
+        ]
+
+    def _counts(self, made: Made, given: Given) -> bool:
+        """Whether the rule looks at the number of steps done."""
+        used = count_uses([*made.grads, *made.traces.values(), *made.outs])
+        self._has_steps = given.steps.node in used
+        return self._has_steps
+
+    def _constants(self, made: Made) -> list[str]:
+        return [f'{name} = {self.words.number(number).text}' for name, number in made.constants]
+
+    # ---- the rest of the page ----
+
+    def _head(self) -> str:
+        sig = self.signature
+        inputs = ''.join(f'{tree.root}, ' for tree in sig.inputs)
+        more = ['loss', *[tree.root for tree in sig.extra]]
+        more += ['modulator'] if self._modulator is not None else []
+        return f'def learn(params, state, traces, {inputs}*, {", ".join(more)}):'
+
+    def _credit_lines(self) -> list[str]:
+        if self.words.is_numpy:
+            return ['_, dout = loss(out)']
+        every = len(self._graded) == len(self.core.program.step.outs)
+        return [f'dout = jax.grad(loss{"" if every else ", allow_int=True"})(out)']
+
+    def _init(self) -> list[str]:
+        step, terms = self.core.program.step, self.reader.terms
+        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in step.param_vars]
+        keys = list(self.core.shapes)
+
+        def first(*params: Any) -> list[Any]:
+            traces = self.core.init(list(params))
+            return [traces[key] for key in keys]
+
+        jaxpr, consts = trace(first, *avals)
+        views = [
+            self.reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)
+        ]
+        params = [terms.name(f'params_{k}', a.shape, a.dtype) for k, a in enumerate(avals)]
+        outs = self.reader.read(jaxpr, [*views, *params])
+        used = count_uses(outs)
+        if not any(v.node in used for v in params):
+            values = self.core.init(None)
+            outs = [terms.array(np.asarray(values[key])) for key in keys]
+        scope = Scope(self.page.file, count_uses(outs), {}, self.page.names.copy())
+        scope.known = {
+            v.node: Text(text) for v, text in zip(params, self.signature.params.leaves, strict=True)
+        }
+        texts = [f'{str(key)!r}: {scope.exact(v)}' for key, v in zip(keys, outs, strict=True)]
+        if self._has_steps:
+            texts.append(f'{STEPS!r}: 0')
+        body = [*scope.lines, *wrap('return ', '{' + ', '.join(texts) + '}')]
+        return ['# Zero traces.', 'def init(params, state):', *indented(body)]
+
+    def _docstring(self, letters: Letters) -> str:
+        sig, step = self.signature, self.core.program.step
+        n = len(step.params)
+        told = {
+            'params': (self._ids[:n], step.param_vars),
+            'state': (self._ids[n:], [*step.hidden_vars, *step.other_vars]),
+        }
+        lines = [
+            f'"""{sig.rule} for {sig.title}, one step at a time, as braintrace runs it.',
+            '',
+        ]
+        if self.words.is_numpy:
+            how = 'loss(out) gives the loss and its gradient by out.'
+        else:
+            how = 'loss(out) gives one number.'
+        lines += [
+            'learn(params, state, traces, *inputs, loss) makes a step and returns',
+            f'(state, traces, out, grads); {how}',
+            '',
+        ]
+        for root, (names, variables) in told.items():
+            shapes = [f'{name} {v.aval.shape}' for name, v in zip(names, variables, strict=True)]
+            told_of = ', '.join(shape.replace(' ', '\xa0') for shape in shapes)
+            lines += [a.replace('\xa0', ' ') for a in textwrap.wrap(f'{root}: {told_of}', WIDTH)]
+        return '\n'.join([*lines, '"""'])
