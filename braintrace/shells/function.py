@@ -43,6 +43,8 @@ from ..show.report import CompilationReport
 from .packing import Compiled, pack, unpack
 from .plain_runs import Carry, PlainRunMixin
 
+LARGE = 100_000  # numbers that a program may have as constants
+
 
 class Example(NamedTuple):
     """The model without its parameters, and the shapes of these, of the state and of one step's
@@ -126,7 +128,8 @@ class PureLearner(PlainRunMixin):
             self._how = how_to_learn_best(graph_of, *said)
         else:
             self._how = how_to_learn(rule, *said)
-        self._compiled(None, params, state, inputs, ())
+        compiled = self._compiled(None, params, state, inputs, ())
+        self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
         if not leaves and jax.tree.leaves(params):
             raise ValueError(
                 '`params` holds no inexact array, so there is nothing to learn. Modules that hold '
@@ -270,7 +273,7 @@ class PureLearner(PlainRunMixin):
         def make() -> Callable:
             self._cache.count(loss_fn, 'loss_fn')
 
-            def gradient(length, leaves, carry, inputs, targets, mask, extra):
+            def gradient(length, captured, leaves, carry, inputs, targets, mask, extra):
                 params, data = skeleton.with_params(leaves), first_of((inputs, targets))
                 compiled = self._compiled(loss_fn, params, carry.state, *data)
                 core = compiled.core
@@ -280,7 +283,8 @@ class PureLearner(PlainRunMixin):
                 given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
                 data = unread(jax.tree.leaves((inputs, targets)), given)
                 carried = unpack(compiled, carry)
-                weights, cotangents = compiled.weights(leaves), [weigh(mask, reduction)]
+                weights = compiled.weights(leaves, captured)
+                cotangents = [weigh(mask, reduction)]
                 grads, [losses], after = core.grad(weights, carried, data, cotangents, run, extra)
                 new = pack(compiled, after)
                 if fresh:
@@ -292,7 +296,8 @@ class PureLearner(PlainRunMixin):
         key = 'grad', loss_fn, window, reduction, fresh, progress, skeleton
         extra = Extra(signal, per_step(modulator, length))
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
-        made = per_device(jitted, leaves, carry, inputs, targets, mask, extra)
+        captured = self._large_constants(loss_fn, params, carry, *first_of((inputs, targets)))
+        made = per_device(jitted, captured, leaves, carry, inputs, targets, mask, extra)
         (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
@@ -312,11 +317,11 @@ class PureLearner(PlainRunMixin):
         leaves, skeleton = self._take_apart(params)
 
         def make() -> Callable:
-            def go_on(length, leaves, carry, inputs):
+            def go_on(length, captured, leaves, carry, inputs):
                 params = skeleton.with_params(leaves)
                 compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
                 run = Run(length, compiled.core.window_length(window, length))
-                weights, carried = compiled.weights(leaves), unpack(compiled, carry)
+                weights, carried = compiled.weights(leaves, captured), unpack(compiled, carry)
                 data = jax.tree.leaves(inputs)
                 outs, after = compiled.core.evolve(weights, carried, data, run)
                 return compiled.traced.out_tree.unflatten(outs), pack(compiled, after)
@@ -325,12 +330,22 @@ class PureLearner(PlainRunMixin):
 
         key = 'evolve', window, skeleton
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
-        outs, new = per_device(jitted, leaves, carry, inputs)
+        captured = self._large_constants(None, params, carry, first_of(inputs), ())
+        outs, new = per_device(jitted, captured, leaves, carry, inputs)
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
             refuse(compiled.core, unpack(compiled, carry), block, new)
         return outs, new
+
+    def _large_constants(
+        self, loss_fn: Callable | None, params: Any, carry: Carry, inputs: Any, targets: Any
+    ) -> list[Any] | None:
+        """What the step closes over, where that is large: an argument of the compiled program, of
+        which XLA does not look at every number as it does at constants."""
+        if not self._closes_over_much:
+            return None
+        return self._compiled(loss_fn, params, carry.state, inputs, targets).captured
 
     def _split(self, xs: Any, carry: Carry) -> tuple:
         """The sequences of the step's inputs."""

@@ -27,9 +27,14 @@ class Compiled(NamedTuple):
         to that."""
         return not any(isinstance(c, jax.core.Tracer) for c in self.core.program.step.captured)
 
-    def weights(self, params: Sequence[Any]) -> Weights:
-        """The captured values, and these parameters."""
-        return Weights(list(self.core.program.step.captured), list(params))
+    @property
+    def captured(self) -> list[Any]:
+        """The values that the step closes over, and the arrays of its ops."""
+        return list(self.core.program.step.captured)
+
+    def weights(self, params: Sequence[Any], captured: list[Any] | None = None) -> Weights:
+        """The captured values, or these in their place, and these parameters."""
+        return Weights(self.captured if captured is None else captured, list(params))
 
 
 def unpack(compiled: Compiled, carry: Carry) -> Carried:
