@@ -21,7 +21,6 @@ import numpy as np
 from ..engine.factors import diagonal
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
-from ..errors import NotSupportedError
 from ..graph.analysis import Row
 from ..graph.relations import Relation
 from ..graph.samples import Samples
@@ -56,10 +55,6 @@ class PositionWise(BlockCarrier):
     rows: int | None = None
     follows_relations: ClassVar[bool] = True
     mixes_states: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        for s in self.slots:
-            self._stored(s)
 
     @property
     def slots(self) -> list[Slot]:
@@ -208,11 +203,6 @@ class PositionWise(BlockCarrier):
         """The type a trace is stored in."""
         if self.dtype is None or not jnp.issubdtype(s.dtype, jnp.complexfloating):
             return self.dtype or s.dtype
-        if jnp.dtype(self.dtype) not in (jnp.float32, jnp.float64):
-            raise NotSupportedError(
-                f'`trace_dtype`: the weight of trace {s.key} is complex, and there are no complex '
-                f'numbers in {jnp.dtype(self.dtype).name}. Use float32, or leave it out.'
-            )
         return jnp.promote_types(self.dtype, jnp.complex64)
 
     def loses(self, way: Passage) -> str | None:

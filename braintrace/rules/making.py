@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
+import jax.numpy as jnp
+
+from ..errors import NotSupportedError
 from ..plan.layout import Layout, Scope
 from .carrier import BlockCarrier, Several
 from .d_rtrl import PositionWise
@@ -53,7 +57,15 @@ def filtered(
 
 def stored(carrier: BlockCarrier, dtype: Any) -> BlockCarrier:
     """The carrier, with its traces in half precision if that is asked for."""
-    return Stored(carrier, dtype) if is_half(dtype) else carrier
+    if not is_half(dtype):
+        return carrier
+    for key, trace in jax.eval_shape(carrier.init).items():
+        if jnp.issubdtype(trace.dtype, jnp.complexfloating):
+            raise NotSupportedError(
+                f'`trace_dtype`: the weight of trace {key} is complex, and there are no complex '
+                f'numbers in {dtype.name}. Use float32, or leave it out.'
+            )
+    return Stored(carrier, dtype)
 
 
 def factorised(layout: Layout, decay_or_rank: Any) -> Factorised:
