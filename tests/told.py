@@ -9,7 +9,7 @@ def expected(message):
 
 # A gate of brainstate's cells also acts through a matrix, and that part has no trace.
 GATE = expected(
-    r'(\S*W(rz|f)\.weight\.\w+( and )?)+ also reaches group \d .*only the direct, position-wise'
+    r'(\S*W(rz|f)\.weight\.\w+( and )?)+ also reach(es)? group \d .*only the direct, position-wise'
 )
 # The reset gate of our GRU acts through a matrix only.
 RESET = expected(

@@ -250,6 +250,7 @@ class _Teller:
     def included(self, relation: Relation, in_full: bool) -> None:
         """What is traced and, in full, what of its influence is not."""
         name, where = ' and '.join(self.names), self.use.place
+        also = 'also reaches' if len(self.names) == 1 else 'also reach'
         about = self._about([path for path, _ in connected(self.analysis, relation)])
         groups = ', '.join(str(g.index) for g in relation.groups)
         own = ' and '.join(source.leaf.name for source in relation.sources)
@@ -276,7 +277,7 @@ class _Teller:
                     through = f' through `{eqn.primitive.name}` at {source_line(eqn)}'
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
-                    f'{name} also reaches group {g.index}{through}: only the direct, position-wise '
+                    f'{name} {also} group {g.index}{through}: only the direct, position-wise '
                     f'part of {where} has a trace; the rest gets its in-window gradient.',
                     **about,
                 )

@@ -163,6 +163,7 @@ def test_bad_arguments():
 
 def test_warnings_are_raised():
     with pytest.warns(
-        UserWarning, match='Wrz.weight.weight also reaches group 0 through `dot_general`'
+        UserWarning,
+        match='Wrz.weight.weight and Wrz.weight.bias also reach group 0 through `dot_general`',
     ):
         braintrace.compile_etrace_graph(bs.nn.init_all_states(bs.nn.GRUCell(3, 4)), jnp.ones(3))

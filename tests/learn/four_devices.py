@@ -53,11 +53,12 @@ def mesh_of(**axes):
     return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
 
 
-MESHES = {
-    'both': (mesh_of(data=2, model=2), {}),
-    'batch': (mesh_of(data=4), {'units': None}),
-    'units': (mesh_of(model=4), {'batch': None}),
-}
+def meshes():
+    return {
+        'both': (mesh_of(data=2, model=2), {}),
+        'batch': (mesh_of(data=4), {'units': None}),
+        'units': (mesh_of(model=4), {'batch': None}),
+    }
 
 
 def difference(a, b):
@@ -137,7 +138,7 @@ def module(directory):
         return learner, lambda x, y: error(learner(x), y)
 
     (one, one_step), (many, many_step) = learner_of(), learner_of()
-    many.place(MESHES['both'][0])
+    many.place(meshes()['both'][0])
     true = one.etrace_grad(X, Y, step_fn=one_step, window=1)
     found = many.etrace_grad(X, Y, step_fn=many_step, window=1)
     traces = [part.value for part in many.etrace.values()]
@@ -164,9 +165,9 @@ def module(directory):
 if __name__ == '__main__':
     found = {
         'placed': {
-            f'{rule}, {name}': placed(rule, *MESHES[name])
+            f'{rule}, {name}': placed(rule, *meshes()[name])
             for rule in RULES
-            for name in (MESHES if rule == 'd_rtrl' else ['both'])
+            for name in (meshes() if rule == 'd_rtrl' else ['both'])
             if rule != 'eprop'
         },
         'manual': {rule: manual(rule) for rule in ('rtrl', 'eprop')},
