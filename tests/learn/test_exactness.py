@@ -73,6 +73,16 @@ def claimed_and_wrong(step, params, state, xs, ys, rule, window, **options):
     return claimed, wrong if np.isfinite(size) and size < 1e30 else {}, learner.report
 
 
+def read_out(step):
+    """The step with a read-out, so that each has a parameter."""
+
+    def with_read_out(p, state, x):
+        state, out = step(p, state, x)
+        return state, out * p['v']
+
+    return with_read_out
+
+
 @pytest.mark.filterwarnings('ignore::UserWarning')
 @settings(lasting, max_examples=max(1, PROGRAMS // 8))
 @given(programs(2, 5), st.sampled_from(RULES), st.sampled_from([1, 2]))
@@ -82,7 +92,8 @@ def test_what_is_called_exact_is_exact(code, rule, window):
     rng = np.random.RandomState(1)
     xs, ys = (jnp.asarray(rng.randn(STEPS, R, C)) for _ in range(2))
     try:
-        _, wrong, _ = claimed_and_wrong(build(code), params, state, xs, ys, name, window, **options)
+        step = read_out(build(code))
+        _, wrong, _ = claimed_and_wrong(step, params, state, xs, ys, name, window, **options)
     except braintrace.NotSupportedError:
         return  # refused, and said so
     except TypeError as error:
