@@ -334,7 +334,7 @@ def test_three_factor_multiplies_the_trace_by_the_modulator(name):
                 modulator=m,
             )[0][0]
 
-        times = itertools.cycle(np.asarray(per_step))
+        times = itertools.cycle(np.asarray(per_step) / T)  # the mean over the steps
 
         def rule(n, size, of_p, times=times):
             trace = carried(name, lambda across, own, E: own @ E)(n, size, of_p)
