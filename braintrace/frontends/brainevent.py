@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import importlib.util
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -49,3 +50,14 @@ def numba_call(kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any
     _wait_at_exit()
     call = brainevent.numba_kernel(kernel, outs=[out], vmap_method='sequential')
     return lambda *operands: call(*operands)[0]
+
+
+def numba_is_missing() -> bool:
+    """Whether brainevent would choose numba here, its choice on a CPU, and it is not installed."""
+    brainevent = sys.modules.get('brainevent')  # a global setting of it: no matrix carries it
+    return (
+        brainevent is not None
+        and jax.default_backend() == 'cpu'
+        and importlib.util.find_spec('numba') is None
+        and brainevent.config.get_backend('cpu') is None
+    )

@@ -7,13 +7,12 @@ of the formats' own `x @ m` is wrong or missing for some of them.
 from __future__ import annotations
 
 import functools
-import importlib.util
-import sys
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from ..frontends.brainevent import numba_is_missing
 from .units import operand
 
 
@@ -73,17 +72,6 @@ def with_data(m: Any, data: jax.Array) -> Any:
     """A matrix with kernels of its own with other stored values, in the unit it has."""
     _, quantity = operand('sparse_matmul', 'sparse_mat.data', m.data)
     new = m.with_data(data if quantity is None else type(quantity)(data, unit=quantity.unit))
-    if getattr(new, 'backend', '') is None and _numba_is_missing():
+    if getattr(new, 'backend', '') is None and numba_is_missing():
         new.backend = 'jax_raw'
     return new
-
-
-def _numba_is_missing() -> bool:
-    """Whether brainevent would choose numba here, its choice on a CPU, and it is not installed."""
-    brainevent = sys.modules.get('brainevent')  # a global setting of it: no matrix carries it
-    return (
-        brainevent is not None
-        and jax.default_backend() == 'cpu'
-        and importlib.util.find_spec('numba') is None
-        and brainevent.config.get_backend('cpu') is None
-    )
