@@ -49,6 +49,6 @@ def _slope_after(eqn: JaxprEqn, slopes: dict[Atom, float | None], const: Const) 
     return None
 
 
-def is_leak(slope: float | None, leak: np.ndarray) -> bool:
+def is_leak(slope: float | None, leak: float | np.ndarray) -> bool:
     """Whether a slope is this leak, that of all units, to the precision of a float32."""
     return slope is not None and bool(np.all(np.abs(slope - leak) <= 1e-7 * np.abs(leak)))

@@ -282,24 +282,6 @@ class Factorised(BlockCarrier):
             whole[key] = self.decay_f * traces[key] + (1 - self.decay_f) * traces[_last(key)]
         return whole
 
-
-def _last(key: TraceKey) -> TraceKey:
-    """The key of what the last step alone did."""
-    return key.of(f'last {key.kind}')
-
-
-def _meet(op: Op, traces: Traces, of_input: TraceKey | None, signal: jax.Array) -> Any:
-    """What a signal at y gives with an input trace: a gradient of the weight."""
-    x = None if of_input is None else traces[of_input][None]
-    return spread_gradient(op, x, signal[None])
-
-
-def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
-    """`a <- decay a + x_k` over all steps k, from `before`."""
-    K = len(x)
-    late = (decay ** jnp.arange(K - 1, -1, -1)).astype(before.dtype)
-    return decay**K * before + jnp.tensordot(late, x, 1)
-
     def loses(self, way: Passage) -> str | None:
         relation = relation_of(self.layout, way.use)
         if way.new is None and (relation is None or not way.single_step):
@@ -324,6 +306,24 @@ def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
             if constant_slope(analysis, seed, relation.y_var, row) is None:
                 return False
         return True
+
+
+def _last(key: TraceKey) -> TraceKey:
+    """The key of what the last step alone did."""
+    return key.of(f'last {key.kind}')
+
+
+def _meet(op: Op, traces: Traces, of_input: TraceKey | None, signal: jax.Array) -> Any:
+    """What a signal at y gives with an input trace: a gradient of the weight."""
+    x = None if of_input is None else traces[of_input][None]
+    return spread_gradient(op, x, signal[None])
+
+
+def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
+    """`a <- decay a + x_k` over all steps k, from `before`."""
+    K = len(x)
+    late = (decay ** jnp.arange(K - 1, -1, -1)).astype(before.dtype)
+    return decay**K * before + jnp.tensordot(late, x, 1)
 
 
 def _correction(decay: float, step: Any) -> Any:

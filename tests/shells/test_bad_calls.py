@@ -211,7 +211,8 @@ def test_what_is_taken(module, plain):
 
 def test_one_warning_at_the_line_of_the_user():
     with pytest.warns(UserWarning) as told:
-        braintrace.compile(braintrace.nn.GRUCell(2, 3), 'd_rtrl', X[0], batch_size=B)
+        two = brainstate.nn.Sequential(*[braintrace.nn.GRUCell(n, 3) for n in (2, 3)])
+        braintrace.compile(two, 'd_rtrl', X[0], batch_size=B)
     [warning] = told
     assert warning.filename == __file__
     assert 'Wr.weight' in str(warning.message) and 'report.show(2)' in str(warning.message)
