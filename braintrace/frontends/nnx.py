@@ -143,7 +143,8 @@ class Framework:
             raise CompilationError(
                 '`model` has no variable that `hidden` marks. Keep the recurrent state in '
                 'variables of a type of their own (`class Hidden(nnx.Variable)`, '
-                '`self.h = Hidden(jnp.zeros(...))`) and pass that type: `hidden=Hidden`.'
+                '`self.h = Hidden(jnp.zeros(...))`) and pass that type: `hidden=Hidden`; or mark '
+                "them by name: `hidden=nnx.PathContains('h')`."
             )
         return states
 

@@ -46,6 +46,12 @@ def _type(a: Any) -> str:
     return f'{jnp.result_type(a)}{list(jnp.shape(a))}'
 
 
+def same_shapes(a: Any, b: Any) -> bool:
+    """Whether the arrays of two trees have the same shapes. The trees themselves need not know when
+    they are equal (`eqx.nn.State` does not)."""
+    return [jnp.shape(v) for v in jax.tree.leaves(a)] == [jnp.shape(v) for v in jax.tree.leaves(b)]
+
+
 def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
     """How many axes a state has more than the example, 0 or 1, and its number of samples, if it is
     the example's with another number of samples; else None."""
@@ -85,7 +91,7 @@ def inputs_for(state: Any, known: Any, inputs: tuple, core: Callable[[], Core]) 
             f'`state` has the structure {structures[0]}, and the learner was compiled for '
             f'{structures[1]}.'
         )
-    if jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, known):
+    if same_shapes(state, known):
         return inputs
     found = batch_of(known, state)
     if found is None:

@@ -35,7 +35,7 @@ from ..learn.options import (
 )
 from ..learn.per_device import per_device
 from ..learn.records import Block, Run
-from ..learn.shapes import check_time, explained, inputs_for
+from ..learn.shapes import check_time, explained, inputs_for, same_shapes
 from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
@@ -356,7 +356,7 @@ class PureLearner(PlainRunMixin):
             raise TypeError(
                 f'`xs` must be a tuple of {n} sequences, one for each input of the step.'
             )
-        if jax.tree.map(jnp.shape, xs) == jax.tree.map(jnp.shape, self._example.inputs):
+        if same_shapes(xs, self._example.inputs):
             raise ValueError(
                 f'`xs` has no time axis: its shape is that of the input of one step, '
                 f'{jax.tree.map(jnp.shape, xs[0])}. Time is the first axis of a sequence; one step '

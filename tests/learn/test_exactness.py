@@ -230,3 +230,9 @@ def test_bytes_are_those_of_the_rule_and_sum_to_the_total():
     assert kept('pp_prop', decay_or_rank=0.9) == (480, 0)
     assert kept('bptt') == (0, 0)
     assert kept('uoro') == (3600, 480 + 8), 'a factor of the state and a random key are shared'
+
+    def mixed(p, h, x):  # samples act on each other
+        return step(p, h - h.mean(0), x)
+
+    rows = braintrace.compile(mixed, 'rtrl', params, state, state).report.parameters
+    assert {row.name: row.trace_bytes for row in rows} == {'R': 432_000, 'o': 0}
