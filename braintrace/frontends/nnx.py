@@ -116,13 +116,13 @@ class Framework:
     """NNX with a filter for the variables that are recurrent state."""
 
     def __init__(self, hidden: Any):
+        wanted = '`hidden` must be a subclass of nnx.Variable or another filter of NNX, got '
+        if isinstance(hidden, nnx.Variable):
+            raise TypeError(f'{wanted}a variable: pass its type, {type(hidden).__name__}.')
         try:
             self._is_hidden = nnx.filterlib.to_predicate(hidden)
         except (TypeError, ValueError) as error:
-            raise TypeError(
-                '`hidden` must be a subclass of nnx.Variable or another filter of NNX, got '
-                f'{hidden!r}.'
-            ) from error
+            raise TypeError(f'{wanted}{hidden!r}.') from error
 
     def role(self, variable: Any, path: tuple = ()) -> str:
         """Whether a variable is a parameter, hidden, or other; a filter may want its path too."""
@@ -139,7 +139,13 @@ class Framework:
                     f'Variable {dotted(path)} holds a reference (ref=True or hijax=True). Make it '
                     'an ordinary one: a learner writes it back itself.'
                 )
-        if not any(self.role(v, path) == HIDDEN for path, v in states.items()):
+        roles = {self.role(v, path) for path, v in states.items()}
+        if PARAM not in roles:
+            raise CompilationError(
+                '`model` has no parameter left that could learn. `hidden` is for its recurrent '
+                'state alone.'
+            )
+        if HIDDEN not in roles:
             raise CompilationError(
                 '`model` has no variable that `hidden` marks. Keep the recurrent state in '
                 'variables of a type of their own (`class Hidden(nnx.Variable)`, '

@@ -194,6 +194,10 @@ def ready():
             lambda: braintrace.compile(Tied(), D_RTRL, X[0]),
         ),
         (
+            '`model` is the class GRUCell: pass a model',
+            lambda: braintrace.compile(eqx.nn.GRUCell, D_RTRL, X[0]),
+        ),
+        (
             'returned a state alone',
             lambda: braintrace.compile(lambda c, h, x: c(x, h), D_RTRL, CELL, ZERO, X[0]),
         ),
@@ -226,6 +230,22 @@ def ready():
         (
             'has no time axis',
             lambda: ready()[0].grad(loss, P, ready()[1], X[0], Y),
+        ),
+        (
+            r'`grad\(loss_fn, params, carry, xs, .*`carry` must be what `init`.* got dict',
+            lambda: ready()[0].grad(loss, ready()[1], P, X, Y),
+        ),
+        (
+            r'`params` is not like .* W is float64\[4, 3\], not float64\[3, 3\]',
+            lambda: ready()[0].grad(loss, {'W': jnp.ones((4, H))}, ready()[1], X, Y),
+        ),
+        (
+            '`params` is not like .* 4 arrays, not 1',
+            lambda: ready()[0].evolve(CELL, ready()[1], X),
+        ),
+        (
+            r'The step has float64\[5\] as inputs and float64\[3\] as state',
+            lambda: braintrace.compile(leaky, D_RTRL, P, ZERO, jnp.ones(5)),
         ),
         (
             '`loss_fn` must return one loss, .* got 2 arrays',
