@@ -153,7 +153,7 @@ def _along_axes(near: np.ndarray, varshape: tuple[int, ...]) -> tuple[np.ndarray
     """Pairs of units `near[units, units]` as pairs of positions, for each axis of `varshape`."""
     pairs, d = near.reshape(*varshape, *varshape), len(varshape)
     others = [tuple(k for k in range(2 * d) if k % d != axis) for axis in range(d)]
-    return tuple(pairs.any(axis=rest) for rest in others)
+    return tuple(np.asarray(pairs.any(axis=rest)) for rest in others)
 
 
 def _acts_on_each_element(eqn: JaxprEqn, inside: Sequence[int]) -> bool:
