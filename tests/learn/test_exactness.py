@@ -199,6 +199,22 @@ def test_the_word_of_each_rule(step, rule, options, expected):
         assert [told[name].exact for name in used] == [expected] * len(used)
 
 
+@pytest.mark.parametrize('rule', ['rtrl', 'snap', 'uoro', 'kf_rtrl', 'low_rank', 'd_rtrl'])
+def test_a_read_out_of_fixed_units_is_exact_and_keeps_nothing(rule):
+    fixed = draw(H, H)
+
+    def reservoir(p, h, x):
+        h = jnp.tanh(h @ fixed + x.sum())
+        return h, h @ p['o']
+
+    options = dict(rank=2) if rule == 'low_rank' else {}
+    params, ys = {'o': P['o']}, draw(3, len(one), 2)
+    claimed, wrong, report = claimed_and_wrong(
+        reservoir, params, one, X[:3], ys, rule, 2, **options
+    )
+    assert claimed == {'o'} and not wrong and report.parameters[0].trace_bytes == 0
+
+
 def test_a_weight_that_is_zero_for_some_parameters_is_not_taken_for_a_masked_one():
     def pruned(p, h, x):
         R = jnp.where(jnp.abs(p['R']) > 1.6, p['R'], 0) + jax.nn.relu(p['U'] - 0.9)
