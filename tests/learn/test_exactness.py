@@ -199,6 +199,37 @@ def test_the_word_of_each_rule(step, rule, options, expected):
         assert [told[name].exact for name in used] == [expected] * len(used)
 
 
+def read_by(how):
+    """Leaky units under a read-out that leaks, and what may spoil that."""
+
+    def step(p, s, x):
+        h = jnp.tanh(0.8 * s['h'] + x @ p['W'])
+        seen = jnp.tanh(h) if how == 'bent' else h
+        B = p['o'] * x.sum() if how == 'moving' else p['o']
+        y = (0.6 if how == 'other leak' else 0.7) * s['y'] + seen @ B
+        if how == 'mixed':
+            y = y + 0.1 * s['y'].mean()
+        if how == 'fed back':
+            h = h + 0.1 * s['y'].sum(-1, keepdims=True)
+        out = {'late': s['y'], 'units too': y + h.sum(-1, keepdims=True)}.get(how, jnp.sin(y))
+        return {'h': h, 'y': y}, out
+
+    return step
+
+
+@pytest.mark.parametrize(
+    'how', ['', 'bent', 'moving', 'other leak', 'mixed', 'fed back', 'late', 'units too']
+)
+@pytest.mark.filterwarnings('ignore::UserWarning')
+def test_a_filter_that_stands_for_the_leak_of_the_read_out_is_exact(how):
+    params, state = {'W': P['W'], 'o': P['o']}, {'h': one, 'y': draw(len(one), 2)}
+    ys = draw(3, len(one), 2)
+    claimed, wrong, _ = claimed_and_wrong(
+        read_by(how), params, state, X[:3], ys, 'eprop', 1, kappa_filter_decay=0.7
+    )
+    assert ('W' in claimed) == (how == '') and not wrong
+
+
 @pytest.mark.parametrize('rule', ['rtrl', 'snap', 'uoro', 'kf_rtrl', 'low_rank', 'd_rtrl'])
 def test_a_read_out_of_fixed_units_is_exact_and_keeps_nothing(rule):
     fixed = draw(H, H)
