@@ -12,17 +12,18 @@ import sys
 import traceback
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from .. import __version__
 from ..errors import NotSupportedError
 from ..learn.choice import is_auto
 from ..rules.registry import find_rule
 from .comparison import DEFAULTS, Row, compare
 from .trial import is_module, ready
 
+PACKAGE = 'braintrace'
 FACTORY = 'package.module:factory'
 RETURNS = (
     '(model, example_inputs) for a brainstate module, or (step, params, state, *inputs) for a '
@@ -56,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         'braintrace', description='Online learning in recurrent and spiking networks.'
     )
-    parser.add_argument('--version', action='version', version=f'braintrace {__version__}')
+    parser.add_argument('--version', action='version', version=f'braintrace {version(PACKAGE)}')
     parser.add_argument('--traceback', action='store_true', help=TRACEBACK)
     commands = parser.add_subparsers(dest='command', required=True)
     _add_demo(commands)
