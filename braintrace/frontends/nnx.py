@@ -135,22 +135,16 @@ class Framework:
         states = variables_of(model)
         for path, v in states.items():
             if v.ref or v.hijax:
-                raise NotSupportedError(
-                    f'Variable {dotted(path)} holds a reference (ref=True or hijax=True). Make it '
-                    'an ordinary one: a learner writes it back itself.'
-                )
+                told = f'Variable {dotted(path)} holds a reference (ref=True or hijax=True). '
+                raise NotSupportedError(f'{told}Make it an ordinary one: a learner writes it back.')
         roles = {self.role(v, path) for path, v in states.items()}
         if PARAM not in roles:
-            raise CompilationError(
-                '`model` has no parameter left that could learn. `hidden` is for its recurrent '
-                'state alone.'
-            )
+            raise CompilationError('`hidden` leaves no parameter: it is for recurrent state alone.')
         if HIDDEN not in roles:
             raise CompilationError(
-                '`model` has no variable that `hidden` marks. Keep the recurrent state in '
-                'variables of a type of their own (`class Hidden(nnx.Variable)`, '
-                '`self.h = Hidden(jnp.zeros(...))`) and pass that type: `hidden=Hidden`; or mark '
-                "them by name: `hidden=nnx.PathContains('h')`."
+                '`model` has no variable that `hidden` marks. Keep recurrent state in variables of '
+                'a type of their own (`class Hidden(nnx.Variable)`) and pass that type: '
+                "`hidden=Hidden`; or mark them by name: `hidden=nnx.PathContains('h')`."
             )
         return states
 
