@@ -75,7 +75,7 @@ def error_by_rule(rows):
     }
     return finish(
         figure,
-        f'Error of the gradient: further left is nearer to BPTT, {ROUNDING:g} is rounding',
+        f'Error of the gradient: further left is nearer to BPTT (at {ROUNDING:g}: exact)',
         marks,
     )
 
