@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from .._jax import Jaxpr, new_jaxpr, open_jaxpr, subjaxprs
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
 from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, Watched, leaves_of
-from .brainevent import calls_library_kernel
+from .brainevent import calls_kernel, choose_plain_kernels
 
 _double = jax.config.read('jax_enable_x64')
 import brainstate  # noqa: E402
@@ -149,17 +148,10 @@ def _choose_kernels(jaxpr: Jaxpr) -> None:
     they run in plain JAX instead of not at all."""
 
     def calls_kernels(jaxpr: Jaxpr) -> bool:
-        return any(
-            calls_library_kernel(e) or any(map(calls_kernels, subjaxprs(e))) for e in jaxpr.eqns
-        )
+        return any(calls_kernel(e) or any(map(calls_kernels, subjaxprs(e))) for e in jaxpr.eqns)
 
-    import brainevent
-
-    undecided = brainevent.config.get_backend('cpu') is None
-    without_numba = importlib.util.find_spec('numba') is None
-    on_cpu = jax.default_backend() == 'cpu'
-    if on_cpu and undecided and without_numba and calls_kernels(jaxpr):
-        brainevent.config.set_backend('cpu', 'jax_raw')
+    if calls_kernels(jaxpr):
+        choose_plain_kernels()
 
 
 # ---- what surrounds a step ----

@@ -20,7 +20,6 @@ from .._jax import (
     bind,
     is_float,
     open_jaxpr,
-    source_line,
     subjaxprs,
     trace,
 )
@@ -31,6 +30,7 @@ from .flags import ACTIVE, DATA, is_weight
 from .flat import Flat
 from .index_maps import positions
 from .influence import influence
+from .lines import place_of
 from .open_calls import by_derivative
 
 UNROLL_BUDGET = 20_000  # equations a long scan with a weight inside may become
@@ -90,7 +90,7 @@ def _go_deeper(flat: Flat, policy: ControlFlowPolicy, eqn: JaxprEqn) -> None:
     limit = policy.fixpoint_iteration_limit
     if flat.depth > limit:
         raise NotImplementedError(
-            f'`{eqn.primitive.name}` at {source_line(eqn)} is nested deeper than '
+            f'{place_of(eqn)} is nested deeper than '
             f'fixpoint_iteration_limit={limit}. Raise it in `ControlFlowPolicy`.'
         )
 
@@ -105,8 +105,7 @@ def _keep(
     why: str,
 ) -> list[Atom]:
     """Control flow that is kept: autodiff goes through it, but a weight inside has no trace."""
-    name = eqn.primitive.name
-    where = f'`{name}` at {source_line(eqn)}'
+    name, where = eqn.primitive.name, place_of(eqn)
     flat.diagnostics.info(kind, f'{where} is kept: {why}.', primitive=name)
     if any(is_weight(flat.flag(a)) for a in ins):
         if policy.etp_in_control_flow == 'error' and _holds_mark(eqn):
@@ -171,8 +170,7 @@ def open_cond(
     flat.depth -= 1
     flat.diagnostics.info(
         Kind.COND_IF_CONVERTED,
-        f'`cond` at {source_line(eqn)}: all {len(branches)} branches are evaluated and one is '
-        'selected.',
+        f'{place_of(eqn)}: all {len(branches)} branches are evaluated and one is selected.',
         primitive='cond',
     )
     return [flat.call(lax.select_n, index, *case)[0] for case in zip(*cases, strict=True)]
@@ -215,7 +213,7 @@ def open_scan(
     short = length <= policy.scan_unroll_limit
     flat.diagnostics.info(
         Kind.SCAN_UNROLLED if short else Kind.SCAN_DESCENT_APPLIED,
-        f'`scan` at {source_line(eqn)}: {length} turns are written out.',
+        f'{place_of(eqn)}: {length} turns are written out.',
         primitive='scan',
     )
     return _unroll(policy, flat, eqn, ins, alive)
@@ -282,7 +280,7 @@ def open_while(
     so that reverse mode goes through."""
     if not flat.matters(eqn, ins):
         return flat.emit(eqn, ins, alive)
-    where = f'`while` at {source_line(eqn)}'
+    where = place_of(eqn)
     if any(is_weight(flat.flag(a)) for a in ins):
         _refuse_weight(policy, flat, where)
     if policy.while_hidden == 'error':

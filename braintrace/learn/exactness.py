@@ -38,8 +38,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Atom, JaxprEqn, Var, is_float, source_line
+from .._jax import Atom, JaxprEqn, Var, is_float
 from ..graph.analysis import Row
+from ..graph.lines import place_of
 from ..graph.sources import Origin
 from ..graph.uses import Use
 from ..ops.families import Family, family
@@ -207,7 +208,7 @@ class _Ways:
             if eqn is None and (old is not None or use is None):
                 eqn = self._maker(self.rows[new].new)
         if eqn is not None:
-            return f'`{eqn.primitive.name}` at {source_line(eqn)}'
+            return place_of(eqn)
         return '' if use is None else use.place
 
     def _maker(self, a: Atom) -> JaxprEqn | None:

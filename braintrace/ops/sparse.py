@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax import JaxprEqn, bind, is_float
-from ..frontends.brainevent import calls_library_kernel
+from ..frontends.base import calls_kernel
 from .axes import Axes, Op
 from .connections import Connections
 from .probing import probe
@@ -32,7 +32,7 @@ def is_kernel(eqn: JaxprEqn) -> bool:
     the plain form of a sparse primitive of JAX."""
     if eqn.primitive.name != 'jit':
         return False
-    return calls_library_kernel(eqn) or eqn.params['name'] == 'sparse_product'
+    return calls_kernel(eqn) or eqn.params['name'] == 'sparse_product'
 
 
 def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:

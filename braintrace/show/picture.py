@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import Atom, Var, source_line
+from .._jax import Atom, Var
 from ..graph.analysis import Analysis
 from ..graph.compile import Graph
+from ..graph.lines import source_line
 from ..graph.relations import Relation
 from ..graph.sources import Origin
 from ..step import dotted
