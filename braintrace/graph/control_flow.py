@@ -90,8 +90,8 @@ def _go_deeper(flat: Flat, policy: ControlFlowPolicy, eqn: JaxprEqn) -> None:
     limit = policy.fixpoint_iteration_limit
     if flat.depth > limit:
         raise NotImplementedError(
-            f'{place_of(eqn)} is nested deeper than '
-            f'fixpoint_iteration_limit={limit}. Raise it in `ControlFlowPolicy`.'
+            f'{place_of(eqn)} is nested deeper than fixpoint_iteration_limit={limit}. Raise it in '
+            '`ControlFlowPolicy`.'
         )
 
 

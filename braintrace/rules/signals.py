@@ -239,8 +239,7 @@ def modulator(layout: Layout) -> Signal:
         if extra.steps is None:
             raise RuntimeError(
                 "The rule 'three_factor' needs a modulator: pass `modulator=` with the call, or "
-                'set '
-                '`learner.modulator`.'
+                'set `learner.modulator`.'
             )
         _check_groups(extra.steps, layout)
         inside = same_step(window, cotangents)

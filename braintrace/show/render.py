@@ -76,9 +76,8 @@ def _svg_head(width: float, height: float) -> list[str]:
         f'font-family="{FONT}" font-size="11">'
     )
     arrow_head = (
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" '
-        'markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path d="M0 0L8 4L0 8z" fill="{PLAIN}"/></marker></defs>'
+        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
+        f'markerHeight="7" orient="auto"><path d="M0 0L8 4L0 8z" fill="{PLAIN}"/></marker></defs>'
     )
     return [image, arrow_head, f'<rect {size} fill="white"/>']
 
@@ -112,9 +111,9 @@ def _svg_node(node: Node, box: Box) -> list[str]:
 
 def _svg_legend(look: Look, y: float) -> str:
     return (
-        f'<rect x="10" y="{y - 9:.0f}" width="10" height="10" '
-        f'fill="{look.fill}" stroke="{look.border}"/>'
-        f'<text x="26" y="{y:.0f}" fill="{LEGEND_TEXT}">{escape(look.legend)}</text>'
+        f'<rect x="10" y="{y - 9:.0f}" width="10" height="10" fill="{look.fill}" '
+        f'stroke="{look.border}"/><text x="26" y="{y:.0f}" '
+        f'fill="{LEGEND_TEXT}">{escape(look.legend)}</text>'
     )
 
 
