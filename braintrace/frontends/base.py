@@ -255,11 +255,11 @@ def numba_bridge() -> NumbaBridge | None:
 def holders_of(thing: Any) -> dict[tuple, Held] | None:
     """What a module, an optimiser or another object of a loaded framework holds, by path; anything
     with a `value` holds that. None for other objects."""
-    found = (f.holders(thing) for f in _loaded(HOLDING))
-    known = next((holders for holders in found if holders is not None), None)
-    if known is None and hasattr(thing, 'value'):
-        return {(): Held((), OTHER, thing)}
-    return known
+    for framework in _loaded(HOLDING):
+        holders = framework.holders(thing)
+        if holders is not None:
+            return holders
+    return {(): Held((), OTHER, thing)} if hasattr(thing, 'value') else None
 
 
 def leaves_of(path: tuple, value: Any, columns: int = 0) -> list[Leaf]:

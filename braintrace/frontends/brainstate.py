@@ -85,9 +85,8 @@ def trace(
     stateful = brainstate.transform.StatefulFunction(
         _watched(f, known), return_only_write=False, name='step'
     )
-    with (
-        brainstate.check_state_value_tree()
-    ):  # else a state whose unit changes keeps a tracer for ever
+    # Unchecked, a state whose unit changes would keep a tracer for ever.
+    with brainstate.check_state_value_tree():
         closed = stateful.get_jaxpr(*inputs, **named)
     for state in stateful.get_write_states(*inputs, **named):
         _refuse_written_parameter(state, known)

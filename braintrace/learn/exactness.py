@@ -93,12 +93,12 @@ class _Ways:
     @cached_property
     def mattering(self) -> frozenset[int]:
         """The states, by seed, whose influence on later steps matters."""
-        found = {s for s in range(len(self.rows)) if self._is_read(s)}
+        matter = {s for s in range(len(self.rows)) if self._is_read(s)}
         while True:
-            more = {s for s in range(len(self.rows)) for t in found if self.deps[t] >> s & 1}
-            if more <= found:
-                return frozenset(found)
-            found |= more
+            more = {s for s in range(len(self.rows)) for t in matter if self.deps[t] >> s & 1}
+            if more <= matter:
+                return frozenset(matter)
+            matter |= more
 
     def _reached(
         self, start: Iterable[Atom], around: frozenset[tuple[int, int]], ends: frozenset[Var]

@@ -92,12 +92,12 @@ def _samples(states: Sequence[Var]) -> int | None:
 
 def _unit_axes(core: Core) -> dict[Var, tuple[int, ...]]:
     """For each parameter that is a weight as it is, the axis that counts the units it feeds."""
-    found: dict[Var, tuple[int, ...]] = {}
+    axis_of: dict[Var, tuple[int, ...]] = {}
     for r in core.graph.relations:
         axes = r.axes
         fed = [k for k, c in enumerate(axes.w) if c in axes.y and c not in (axes.x or '')]
-        found.setdefault(r.w_var, tuple(fed[-1:]))
-    return found
+        axis_of.setdefault(r.w_var, tuple(fed[-1:]))
+    return axis_of
 
 
 def _traces(core: Core, placed: Placement) -> dict[TraceKey, Any]:

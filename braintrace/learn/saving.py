@@ -326,5 +326,5 @@ def holders(learning: Learning, compiled: Compiled, more: Mapping[tuple, Any]) -
     known = {id(holder) for holder in states.values()}
     strangers = [h.holder for h in compiled.model.held if id(h.holder) not in known]
     states |= {('outside', i): holder for i, holder in enumerate(strangers)}
-    found = [learning.framework.held(path, holder) for path, holder in {**states, **more}.items()]
-    return {f'{held.role}/{dotted(held.path)}': held for held in found}
+    every = [learning.framework.held(path, holder) for path, holder in {**states, **more}.items()]
+    return {f'{held.role}/{dotted(held.path)}': held for held in every}

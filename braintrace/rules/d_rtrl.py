@@ -1,7 +1,9 @@
 """D-RTRL: each weight remembers the unit it feeds.
 
-    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along
-    position-wise paths dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
+    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)              Q_k = D_K ... D_{k+1},  Q = Q_0
+    dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
+
+The factors `D = dh/dh` and `df = dh/dy` are those of the units' own, position-wise paths.
 
 `mu_k` is the credit of the state after step k that later steps of the block send back through the
 transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace

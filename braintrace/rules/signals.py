@@ -4,11 +4,10 @@ The true gradient, the same through fixed random weights, an outside modulator, 
 of what the future will say. A signal is four functions, each with the plain gradient as its
 default:
 
-    init(params)                                 -> what it keeps beside the traces
-    same_step(window, cotangents, kept, extra)   -> StepCredit
-    (single-step) entry(window, cotangents, hidden, kept)      -> the credit of the entry, which
-    meets the traces   (multi-step) beyond(window, extra)                        -> gradients by
-    credit from beyond the window        (multi-step)
+    init(params)                                -> what it keeps beside the traces
+    same_step(window, cotangents, kept, extra)  -> the credit of each step        single-step
+    entry(window, cotangents, hidden, kept)     -> the credit that meets traces   multi-step
+    beyond(window, extra)                       -> gradients by credit of later   multi-step
 """
 
 from __future__ import annotations
@@ -294,9 +293,8 @@ def _beside_units(weights: jax.Array, m: jax.Array) -> jax.Array:
     return weights.reshape(weights.shape + (1,) * (m.ndim - weights.ndim)).astype(m.dtype)
 
 
-Guess = Callable[
-    [Any, dict[int, Any]], dict[int, Any]
-]  # (parameters, hidden by group) -> credit by group
+# (parameters, hidden by group) -> credit by group
+Guess = Callable[[Any, dict[int, Any]], dict[int, Any]]
 
 
 def guessed_future(layout: Layout, guess: Guess | None) -> Signal:

@@ -72,8 +72,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
     def _run_model(self, *args: Any) -> Any:
         """One step of the model."""
 
-    # ---- copies: brainstate's own `__deepcopy__` makes one, and through a file it goes like
-    # this ----
+    # ---- copies: brainstate's own `__deepcopy__` makes one, a file goes this way ----
 
     def __reduce__(self) -> tuple:
         return _unpickled, (type(self), dumps(vars(self)))

@@ -82,11 +82,11 @@ class Writer:
         step = self.core.program.step
         lines = names_in_source(step.jaxpr)
         outs = [*step.hidden_outs, *step.other_outs]
-        found = [
+        in_source = [
             lines[v].name if name[1:].isdigit() and isinstance(v, Var) and v in lines else None
             for name, v in zip(ids, outs, strict=True)
         ]
-        better = [new or old for new, old in zip(found, ids, strict=True)]
+        better = [new or old for new, old in zip(in_source, ids, strict=True)]
         taken = [*better, *self._ids[: len(step.params)]]
         return better if len(set(taken)) == len(taken) else ids
 
