@@ -48,18 +48,31 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TracedModel:
-    """One step of a model that holds its states.
+class Traced:
+    """One step of a model as every front-end gives it, and a learner takes it.
+
+    How values come into it and go back differs: a `TracedModel` reads and writes the objects that
+    hold its states, a `TracedFunction` takes a state apart and puts it together.
 
     Args:
-        step: the step.
+        step: the program.
         out_tree: the structure of its outputs.
-        held: the states it reads or writes; the leaves of each role come in this order.
-        origin: what the framework itself has to say about the trace.
     """
 
     step: Step
     out_tree: Any
+
+
+@dataclass(frozen=True, eq=False)
+class TracedModel(Traced):
+    """One step of a model that holds its states.
+
+    Args:
+        step, out_tree: the program, and the structure of its outputs.
+        held: the states it reads or writes; the leaves of each role come in this order.
+        origin: what the framework itself has to say about the trace.
+    """
+
     held: tuple[Held, ...]
     origin: Any = None
 

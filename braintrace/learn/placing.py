@@ -20,7 +20,7 @@ from ..plan.keys import TraceKey
 from ..step import Leaf
 from .core import Core
 from .records import Carried, Run, Weights
-from .stateful import Compiled, Learning
+from .stateful import CompiledModel, Learning
 
 
 class Placement(NamedTuple):
@@ -124,11 +124,11 @@ def _traces(core: Core, placed: Placement) -> dict[TraceKey, Any]:
     return lowered.compile().output_shardings
 
 
-def put_on_devices(learning: Learning, compiled: Compiled, placed: Placement) -> None:
+def put_on_devices(learning: Learning, compiled: CompiledModel, placed: Placement) -> None:
     """Move the states of a model and the memory of its learner."""
     of_role = {PARAM: placed.params, HIDDEN: placed.hidden, OTHER: placed.other}
     for role, shardings in of_role.items():
-        compiled.model.write(role, jax.device_put(compiled.model.read(role), shardings))
+        compiled.traced.write(role, jax.device_put(compiled.traced.read(role), shardings))
     memory = dict(learning.memory.value)
     texts = {str(key): sharding for key, sharding in placed.traces.items()}
     traces = {

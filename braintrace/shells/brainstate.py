@@ -20,7 +20,7 @@ from ..learn.data import MultiStepData, first_step
 from ..learn.how import How, how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
-    Compiled,
+    CompiledModel,
     Example,
     Learning,
     Own,
@@ -106,7 +106,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
                 'it with `braintrace.compile`.'
             )
 
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it, for inputs like the example's."""
         learning = self._learning()
         return compile_step(learning, self.example)  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         compiled = self.compiled_step()
 
         def make() -> ETraceGraph:
-            info = module_info(compiled.model, self.how.policy, compiled.core.graph.analysis.uses)
+            info = module_info(compiled.traced, self.how.policy, compiled.core.graph.analysis.uses)
             if self.config is None or not self.config.include_recurrent_mixing:
                 return published(compiled.core.graph, info)
             return published(compiled.core.graph, info, mixing=True, sparse=self.config.sparse_n)

@@ -21,7 +21,7 @@ from ..learn.data import MultiStepData, first_step
 from ..learn.how import how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
-    Compiled,
+    CompiledModel,
     Example,
     Learning,
     Own,
@@ -155,7 +155,7 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         self._memory = Memory(nothing_learned(compiled))
         self._parts().remember(compiled)
 
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it, for inputs like those it was compiled
         for."""
         learning = self._learning()
