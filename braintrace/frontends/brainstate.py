@@ -305,8 +305,8 @@ class _Compiled:
             traced, states = self._trace(moving, args)
             if [id(s) for s in states] != [id(s) for s in self._states]:
                 raise ValueError(
-                    'With inputs of this shape the step meets other states than before: make a new '
-                    'stream for them.'
+                    'With inputs of this shape the step meets other states than before: make a '
+                    'new stream for them.'
                 )
         return traced.jaxpr_call(values, moving, *args)
 

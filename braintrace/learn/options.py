@@ -60,8 +60,8 @@ def split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
     pair = isinstance(result, tuple) and len(result) == 2
     if has_aux and not pair:
         raise TypeError(
-            'With has_aux=True `step_fn` must return a pair (loss, aux), got '
-            f'{_told(result)}. Return both, or leave `has_aux` out.'
+            f'With has_aux=True `step_fn` must return a pair (loss, aux), got {_told(result)}. '
+            'Return both, or leave `has_aux` out.'
         )
     if not has_aux and len(jax.tree.leaves(result)) != 1:
         raise TypeError(

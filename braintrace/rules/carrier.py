@@ -1,16 +1,17 @@
 """What a carrier is: the part of a learning rule that takes `J = dh/dtheta` across the edge of a
 window.
 
-    init()                              -> traces                  zero influence
-    read(traces, entry)                 -> contribution            multi-step credit
-    advance(traces, window)             -> traces                  those at the window's exit
-    block(traces, window, credit, ...)  -> contribution, traces    single-step credit
+    init()                              -> traces                zero influence
+    read(traces, entry)                 -> contribution          multi-step credit: what arrives
+                                                                 at the entry meets the traces
+    advance(traces, window)             -> traces                those at the window's exit
+    block(traces, window, credit, ...)  -> contribution, traces  single-step credit: the classical
+                                                                 rule over all steps at once
 
-With multi-step credit, what arrives at a window's entry meets the traces there. With single-step
-credit `block` is the classical rule, over all steps of the window at once. `traces` is a dict of
-arrays by `TraceKey`. A contribution is linear in the credit. It is made of gradients by relation,
-of the weight as its op takes it, and possibly of the parameters themselves. A carrier says what it
-can by what it is: a `Carrier` has multi-step credit, a `BlockCarrier` single-step credit as well.
+`traces` is a dict of arrays by `TraceKey`. A contribution is linear in the credit. It is made of
+gradients by relation, of the weight as its op takes it, and possibly of the parameters themselves.
+A carrier says what it can by what it is: a `Carrier` has multi-step credit, a `BlockCarrier`
+single-step credit as well.
 """
 
 from __future__ import annotations
@@ -80,8 +81,7 @@ class Carrier(ABC):
     """Takes the influence of the weights from window to window, with multi-step credit."""
 
     layout: Layout
-    # The kinds of credit it has, the usual one first.
-    credit: ClassVar[tuple[str, ...]] = (MULTI_STEP,)
+    credit: ClassVar[tuple[str, ...]] = (MULTI_STEP,)  # the kinds it has, the usual one first
     # Whether the compiler's word on a relation is about it.
     follows_relations: ClassVar[bool] = False
     # Whether a window is the sequence unless something else is said.

@@ -2,9 +2,8 @@
 a bound of what that has cost.
 
     J_b = Phi U V + M
-    U     <- the first r left singular vectors of J_b
-    V     <- U^T J_b
-    bound <- |Phi| bound + |dropped|
+    U <- the first r left singular vectors of J_b,  V <- U^T J_b
+    bound <- |Phi| bound + |what was dropped|
 
 The bound is on the Frobenius norm of the error of J, so the gradient of a window is off by no more
 than |lambda_a| times it.

@@ -5,9 +5,11 @@ of what the future will say. A signal is four functions, each with the plain gra
 default:
 
     init(params)                                -> what it keeps beside the traces
-    same_step(window, cotangents, kept, extra)  -> the credit of each step        single-step
-    entry(window, cotangents, hidden, kept)     -> the credit that meets traces   multi-step
-    beyond(window, extra)                       -> gradients by credit of later   multi-step
+    same_step(window, cotangents, kept, extra)  -> StepCredit, for single-step credit
+    entry(window, cotangents, hidden, kept)     -> the credit of the entry, which meets the traces
+    beyond(window, extra)                       -> gradients by credit from beyond the window
+
+The last two are for multi-step credit.
 """
 
 from __future__ import annotations
@@ -307,8 +309,8 @@ def guessed_future(layout: Layout, guess: Guess | None) -> Signal:
     def beyond(window: Window, extra: Extra) -> list[Any] | None:
         if guess is None:
             raise RuntimeError(
-                "The rule 'dni' needs the option `guess`, a function "
-                '(parameters, {group: hidden values}) -> {group: credit}.'
+                "The rule 'dni' needs the option `guess`, a function (parameters, "
+                '{group: hidden values}) -> {group: credit}.'
             )
         hidden = by_group(layout, window.hidden)
         credit = to_leaves(layout, guess(extra.fixed, hidden), window.hidden)
