@@ -205,6 +205,8 @@ class NumbaBridge(Protocol):
 # packages whose lines are a library's and not the user's, and those that they compute with
 FRAMEWORKS = 'brainstate brainevent brainpy brainpy_state braintools equinox flax'.split()
 NUMERICS = ('jax', 'saiunit', 'brainunit')
+# primitives of theirs that act element by element, by name
+ELEMENTWISE = 'heaviside_surrogate_gradient'
 
 # front-ends beside this file, each with the module that is loaded if it has models
 HOLDING = {'brainstate': 'brainstate', 'nnx': 'flax.nnx'}

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from .._jax import JaxprEqn
+from ..frontends.base import ELEMENTWISE
 
 
 class Family(Enum):
@@ -54,12 +55,12 @@ FAMILIES: dict[str, Entry] = _table(
     (
         'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp '
         'complex conj convert_element_type copy cos cosh digamma div erf erf_inv erfc exp exp2 '
-        'expm1 exprel heaviside_surrogate_gradient igamma igammac imag integer_pow lgamma log '
-        'log1p logistic max min mul neg polygamma pow pvary real reduce_precision '
-        'regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh '
-        'trace_mark zeta',
+        'expm1 exprel igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg '
+        'polygamma pow pvary real reduce_precision regularized_incomplete_beta rem rsqrt select_n '
+        'sin sinh sqrt square sub tan tanh trace_mark zeta',
         Entry(Family.ELEMENTWISE),
     ),
+    (ELEMENTWISE, Entry(Family.ELEMENTWISE)),
     (
         'broadcast_in_dim concatenate dynamic_slice dynamic_update_slice expand_dims gather pad '
         'reshape rev scatter slice split squeeze stack tile transpose',

@@ -113,7 +113,14 @@ class PureLearner(PlainRunMixin):
         on_traces: Callable | None = None,
         **options: Any,
     ):
-        said = options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
+        said: dict[str, Any] = dict(
+            vjp_method=vjp_method,
+            policy=control_flow,
+            traced=trace,
+            budget=memory_budget,
+            nonfinite=nonfinite,
+            on_traces=on_traces,
+        )
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
         check_arrays(state, 'state')
@@ -126,9 +133,9 @@ class PureLearner(PlainRunMixin):
             return compile_step(traced.step, policy=policy, trace=trace)
 
         if is_auto(rule):
-            self._how = how_to_learn_best(graph_of, *said)
+            self._how = how_to_learn_best(graph_of, options, **said)
         else:
-            self._how = how_to_learn(rule, *said)
+            self._how = how_to_learn(rule, options, **said)
         compiled = self._compiled(None, params, state, inputs, ())
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
         if not leaves and jax.tree.leaves(params):

@@ -107,13 +107,13 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         self._how = how_to_learn(
             rule,
             options,
-            vjp_method,
-            control_flow,
-            trace,
-            memory_budget,
-            nonfinite,
-            on_traces,
-            choice,
+            vjp_method=vjp_method,
+            policy=control_flow,
+            traced=trace,
+            budget=memory_budget,
+            nonfinite=nonfinite,
+            on_traces=on_traces,
+            choice=choice,
         )
         self._own = Own()
         self._example: Example | None = None
