@@ -23,7 +23,7 @@ if _double and not jax.config.read('jax_enable_x64'):
     brainstate.environ.set(precision=64)
 
 
-class Origin(NamedTuple):
+class StatefulStep(NamedTuple):
     """What brainstate made of a step: the stateful function, and the states that were known to it
     by path."""
 
@@ -99,7 +99,7 @@ def trace(
     held = tuple(Held(path_of[id(s)], role(s), s) for s in states)
     out_tree: Any = jax.tree.structure(stateful.get_out_shapes(*inputs, **named)[0])
     step = _as_step(jaxpr, captured, held, out_tree.num_leaves)
-    traced = TracedModel(step, out_tree, held, Origin(stateful, known))
+    traced = TracedModel(step, out_tree, held, StatefulStep(stateful, known))
     return traced, [path_of[id(s)] for s in strangers]
 
 

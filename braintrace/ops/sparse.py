@@ -56,11 +56,11 @@ def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
             return links.event(values[parts.x]).astype(w.dtype)
 
         return Op(Axes(''.join(names_x), letters, ''.join(names_y)), w.shape, counted)
-    return Stored(parts.x, x, w, y, links).op(links.pattern(x.shape, y.shape))
+    return StoredProduct(parts.x, x, w, y, links).op(links.pattern(x.shape, y.shape))
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredProduct:
     """A product with stored weights: operand `operand` of its equation is x; shapes and dtypes of
     x, w and y."""
 
