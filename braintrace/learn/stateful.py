@@ -24,6 +24,7 @@ from ..rules.signals import FEEDBACK, Extra
 from .cache import Cache, signature
 from .compiled import Compiled, compile_traced
 from .core import KEEP, Core
+from .data import MultiStepData
 from .how import How
 from .records import Carried, Weights
 from .shapes import explained
@@ -314,7 +315,20 @@ def driving(learning: Learning) -> Iterator[Driving]:
         _driving.reset(token)
 
 
-def driver_of(memory: Any) -> Driving | None:
-    """The driver that is tracing a step of the learner with this memory; None for none."""
+def is_driven(memory: Any, args: tuple, modulator: Any) -> bool:
+    """Whether a call of the learner with this memory comes from a driver that is tracing a step of
+    it: then the call is counted, and must be of one step."""
     here = _driving.get()
-    return here if here is not None and here.memory is memory else None
+    if here is None or here.memory is not memory:
+        return False
+    here.calls += 1
+    if modulator is not None:
+        raise TypeError(
+            'Inside a driver pass `modulator` to the driver, for all steps, and not to the learner.'
+        )
+    if any(isinstance(x, MultiStepData) for x in args):
+        raise TypeError(
+            '`step_fn` gets one step at a time: call the learner on plain data, or pass '
+            '`chunk_size` to drive it with MultiStepData.'
+        )
+    return True

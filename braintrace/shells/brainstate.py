@@ -16,7 +16,7 @@ from ..frontends import brainstate as frontend
 from ..frontends.pickling import dumps
 from ..learn import drivers
 from ..learn.core import Core
-from ..learn.data import MultiStepData, first_step
+from ..learn.data import first_step
 from ..learn.how import How, how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
@@ -25,7 +25,7 @@ from ..learn.stateful import (
     Learning,
     Own,
     compile_step,
-    driver_of,
+    is_driven,
     latest_step,
     nothing_learned,
 )
@@ -280,20 +280,8 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
     def update(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules
         that take one."""
-        driver = driver_of(self._memory)
-        if driver is None:
+        if not is_driven(self._memory, args, modulator):
             return drivers.update(self._learning(), args, modulator)
-        driver.calls += 1
-        if modulator is not None:
-            raise TypeError(
-                'Inside a driver pass `modulator` to the driver, for all steps, and not to the '
-                'learner.'
-            )
-        if any(isinstance(x, MultiStepData) for x in args):
-            raise TypeError(
-                '`step_fn` gets one step at a time: call the learner on plain data, or pass '
-                '`chunk_size` to drive it with MultiStepData.'
-            )
         return self._run_model(*first_step(args))
 
 

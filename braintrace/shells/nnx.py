@@ -17,7 +17,7 @@ from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
 from ..learn.choice import Choice, choose_for_learner, is_auto
 from ..learn.core import BUDGET, KEEP
-from ..learn.data import MultiStepData, first_step
+from ..learn.data import first_step
 from ..learn.how import how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
@@ -26,7 +26,7 @@ from ..learn.stateful import (
     Learning,
     Own,
     compile_step,
-    driver_of,
+    is_driven,
     nothing_learned,
 )
 from ..rules.signals import Extra
@@ -242,15 +242,8 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
     def __call__(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules
         that take one."""
-        driver = driver_of(self._memory)
-        if driver is None:
+        if not is_driven(self._memory, args, modulator):
             return drivers.update(self._learning(), args, modulator)
-        driver.calls += 1
-        if modulator is not None or any(isinstance(x, MultiStepData) for x in args):
-            raise TypeError(
-                'Inside a driver `step_fn` gets one step at a time: call the learner on plain '
-                'data, and pass `modulator` and `chunk_size` to the driver.'
-            )
         return self._run_model(*first_step(args))
 
     def _weights(self) -> dict[tuple, Any]:
