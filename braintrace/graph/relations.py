@@ -289,11 +289,12 @@ class _Teller:
         touched = [g for g in groups if g.index in obstructed]
         about = self._about([p for g in touched for p in g.paths])
         instead = 'It has no trace there and gets its in-window gradient.'
+        reaches = 'reaches' if len(self.names) == 1 else 'reach'
         if not touched:
             self.diagnostics.info(
                 Kind.RELATION_EXCLUDED_NON_TEMPORAL,
-                f'{name} reaches no hidden state through {where}: it needs no trace, its in-window '
-                'gradient is whole.',
+                f'{name} {reaches} no hidden state through {where}: no trace is needed, the '
+                'in-window gradient is whole.',
                 **about,
             )
             return
@@ -306,7 +307,7 @@ class _Teller:
             message = f'{name}: one output of {where} feeds many units of group {first}.'
         else:
             kind, how = self._obstacle(reach[first].mixed[0])
-            message = f'{name}, used by {where}, reaches group {first} only through {how}.'
+            message = f'{name}, used by {where}, {reaches} group {first} only through {how}.'
         self.diagnostics.warning(kind, f'{message} {instead}', **about)
 
     def _obstacle(self, new: Atom) -> tuple[Kind, str]:

@@ -173,7 +173,11 @@ class PureLearner(PlainRunMixin):
         signature = of_function(self._step, rule.name, compiled.traced, self._example, backend)
         return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
 
-    def compiled_step(self) -> CompiledFunction:
+    def leaves_of(self, params: Any) -> list[Any]:
+        """The flat leaves of parameters, as the core takes them."""
+        return self._take_apart(params)[0]
+
+    def compiled_step(self) -> Compiled:
         """The step as a program and the core that learns it, for values like the example's."""
         skeleton, params, state, inputs = self._example
         return self._compiled(None, skeleton.with_params(params), state, inputs, ())
