@@ -177,7 +177,7 @@ class PureLearner(PlainRunMixin):
         """The flat leaves of parameters, as the core takes them."""
         return self._take_apart(params)[0]
 
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledFunction:
         """The step as a program and the core that learns it, for values like the example's."""
         skeleton, params, state, inputs = self._example
         return self._compiled(None, skeleton.with_params(params), state, inputs, ())

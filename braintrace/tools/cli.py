@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import NotSupportedError
 from ..learn.choice import is_auto
 from ..rules.registry import find_rule
-from .comparison import DEFAULTS, Row, compare
+from .comparison import DEFAULTS, MeasuredRule, compare
 from .trial import is_module, ready
 
 PACKAGE = 'braintrace'
