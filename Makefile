@@ -32,7 +32,7 @@ wheel: .venv/ready
 # A fast part of the tests at both ends of the bounds in pyproject.toml, recorded in docs/matrix.md.
 OLDEST := jax==0.8.0 jaxlib==0.8.0 numpy==2.0.0 brainstate==0.5.0 saiunit==0.5.0 brainevent==0.2.0
 NEWEST := --upgrade
-MATRIX ?= tests/rules tests/shells/test_function.py tests/shells/test_brainstate.py
+MATRIX ?= tests/rules/test_textbook.py tests/shells/test_function.py tests/shells/test_brainstate.py
 TRIED := python jax numpy brainstate saiunit brainevent tests
 
 matrix: .venv-oldest/row .venv-newest/row
