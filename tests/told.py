@@ -15,6 +15,11 @@ GATE = expected(
 RESET = expected(
     r'(\S*Wr\.weight\.\w+( and )?)+, used by .*, reach(es)? group \d only through another weight'
 )
+# What may be told of any program, where none of it is the point of the test.
+LOST = expected(
+    '.*(in-window gradient|mixes (its units|positions)|moves values between its units|'
+    'is not a hidden state)'
+)
 # What stands in front of the weights of a cell.
 IN_FRONT = expected(
     r'((embed|norm)\.weight\S*( and )?)+, used by .*, reach(es)? .* only through another weight'

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._jax import Atom, Var, source_line
+from .._jax import Atom, Var
 from ..ops.axes import Axes, Op
 from .analysis import Analysis
 from .dependence import Dep
@@ -18,6 +18,7 @@ from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .groups import Group
 from .index_maps import MAX_MAPS, Maps, positions
+from .lines import place_of
 from .sources import Origin, Source
 from .uses import Use
 
@@ -273,9 +274,7 @@ class _Teller:
         for g in relation.groups:
             for new in self.reach[g.index].mixed[:1]:
                 eqn = self.analysis.blame(self.seed, new)
-                through = ''
-                if eqn is not None:
-                    through = f' through `{eqn.primitive.name}` at {source_line(eqn)}'
+                through = '' if eqn is None else f' through {place_of(eqn)}'
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
                     f'{name} also {self.reaches} group {g.index}{through}: only the direct, '
@@ -317,7 +316,7 @@ class _Teller:
         eqn = self.analysis.blame(self.seed, new)
         if eqn is None:
             return Kind.RELATION_EXCLUDED_MIXED_TAIL, 'another operation, which mixes units'
-        place = f'`{eqn.primitive.name}` at {source_line(eqn)}'
+        place = place_of(eqn)
         ys = {y for use in self.analysis.uses for y in use.y}
         if not ys.isdisjoint(eqn.outvars):
             return Kind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, f'another weight, in {place}'

@@ -108,8 +108,8 @@ def register_rule(rule: Rule, cls: type | None = None) -> Rule:
 
     Args:
         rule: the rule.
-        cls: its learner class for brainstate models, a subclass of `ETraceVjpAlgorithm`, where the
-            general one does not do.
+        cls: its learner class for modules, a subclass of `ETraceVjpAlgorithm`, where the general
+            one does not do.
 
     Returns:
         The rule.

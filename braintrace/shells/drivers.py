@@ -15,7 +15,7 @@ from ..learn.drivers import Asked
 from ..learn.options import masked_losses, sequence_length, spread_mask, weigh
 from ..learn.records import Carried
 from ..learn.resuming import learn_and_save
-from ..learn.stateful import Compiled, Learning, take
+from ..learn.stateful import CompiledModel, Learning, take
 
 SCHEDULES = ('per_step', 'window', 'sequence_end')
 
@@ -58,7 +58,7 @@ class SequenceDriverMixin:
         """The holders of all values that `snapshot()` has."""
 
     @abstractmethod
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it."""
 
     def values_now(self) -> tuple[Carried, list[Any]]:

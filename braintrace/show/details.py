@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from .._jax import Atom, Var, source_line
+from .._jax import Atom, Var
 from ..graph.compile import Graph
 from ..graph.groups import Group
+from ..graph.lines import source_line
 from ..graph.uses import Use
 from ..learn.exactness import Exactness
 from ..step import Leaf, dotted

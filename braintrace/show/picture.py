@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from .._jax import source_line
 from ..graph.analysis import Analysis
 from ..graph.compile import Graph
+from ..graph.lines import source_line
 from ..graph.relations import Relation
 from ..graph.sources import Origin
 from ..step import dotted

@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO, overload
 
-from .._jax import Var, source_line
+from .._jax import Var
 from ..graph.compile import Graph
 from ..graph.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ..graph.groups import Group
+from ..graph.lines import place_of
 from ..graph.relations import Relation
 from ..learn.choice import Choice
 from ..learn.core import Core
@@ -293,7 +294,7 @@ class CompilationReport:
 
 def _way(relation: Relation, group: Group) -> str:
     meets = relation.use.meets
-    return f'group {group.index} through `{meets.primitive.name}` at {source_line(meets)}'
+    return f'group {group.index} through {place_of(meets)}'
 
 
 def _way_and_bytes(relation: Relation, group: Group) -> str:

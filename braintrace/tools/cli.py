@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import NotSupportedError
 from ..learn.choice import is_auto
 from ..rules.registry import find_rule
-from .comparison import DEFAULTS, Row, compare
+from .comparison import DEFAULTS, MeasuredRule, compare
 from .trial import is_module, ready
 
 PACKAGE = 'braintrace'
@@ -216,7 +216,7 @@ def _tell_rule(rule: str) -> None:
     print(f'{rule} ...', end='\r' if sys.stderr.isatty() else '\n', file=sys.stderr)
 
 
-def _tell_row(row: Row) -> None:
+def _tell_row(row: MeasuredRule) -> None:
     """A row as soon as it is measured; the ranked table follows when all are."""
     print(row.line(), file=sys.stderr, flush=True)
 

@@ -12,6 +12,7 @@ from ..errors import NotSupportedError
 from ..learn.core import Core
 from ..learn.options import per_step, sequence_length
 from ..learn.records import Carried, Weights
+from ..learn.stateful import weights_of
 from ..learn.watching import watch_step
 from ..rules.signals import Extra
 from ..shells.drivers import SequenceDriverMixin
@@ -149,7 +150,7 @@ def _subject_of(learner: Any, params: Any, carry: Any) -> _Subject:
         )
     compiled = learner.compiled_step()
     carried, still = learner.values_now()
-    return _Subject(compiled.core, compiled.weights, carried, compiled.model.out_tree, still)
+    return _Subject(compiled.core, weights_of(compiled), carried, compiled.traced.out_tree, still)
 
 
 def _as_the_step_takes_them(subject: _Subject, xs: Any) -> Any:
