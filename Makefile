@@ -64,10 +64,11 @@ demo: .venv/demo
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready
 	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
+	$(BIN)/python benchmarks/brains.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference
-	.venv-reference/bin/$(PIP) braintrace==0.2.6
+	.venv-reference/bin/$(PIP) braintrace==0.2.6 numba
 	touch $@
 
 # The property tests with many more programs: make fuzz PROGRAMS=20000
