@@ -26,7 +26,7 @@ from .neighbourhoods import Lists
 from .whole_state import TracedUse
 
 
-class Backwards(NamedTuple):
+class BackInLists(NamedTuple):
     """Credit `mu`, `(K, samples, lists, number)`, and `Q`, `(K, samples, lists, number, number)`,
     after each step, and both at the entry, without the K."""
 
@@ -36,7 +36,7 @@ class Backwards(NamedTuple):
     Q_entry: jax.Array
 
 
-def backwards(P: jax.Array, s: jax.Array, p: jax.Array | None) -> Backwards:
+def back_in_lists(P: jax.Array, s: jax.Array, p: jax.Array | None) -> BackInLists:
     """From the last step to the first.
 
     Args:
@@ -54,7 +54,7 @@ def backwards(P: jax.Array, s: jax.Array, p: jax.Array | None) -> Backwards:
     (mu_entry, Q_entry), (mu, Q) = scan(
         turn, (jnp.zeros_like(s[0]), eye), (P, s, p), len(P), reverse=True
     )
-    return Backwards(mu, Q, mu_entry, Q_entry)
+    return BackInLists(mu, Q, mu_entry, Q_entry)
 
 
 class AtOnce(NamedTuple):
@@ -72,7 +72,7 @@ class AtOnce(NamedTuple):
     x: Any
     d: jax.Array
 
-    def gradient(self, back: Backwards, e: jax.Array) -> jax.Array:
+    def gradient(self, back: BackInLists, e: jax.Array) -> jax.Array:
         """What the credit of the block gives with the trace at its entry, and inside of it."""
         inside = _product(self._by_list(self._flat(self.d)), back.mu[..., None])
         dy = self._of_outputs(inside, 1)[:, 0]
@@ -81,7 +81,7 @@ class AtOnce(NamedTuple):
         met = read(self.use.op, self._of_outputs(at_entry[None], 1)[0], e)
         return gradient(_op_as_written(self.use), self.x, dy) + met
 
-    def trace(self, back: Backwards, e: jax.Array) -> jax.Array:
+    def trace(self, back: BackInLists, e: jax.Array) -> jax.Array:
         """The trace at the end."""
         q = _product(self._by_list(self._flat(self.d)), jnp.swapaxes(back.Q, -1, -2))
         return self._moved(back.Q_entry, e) + outer(self.use.op, self.x, self._of_outputs(q, 1))

@@ -27,12 +27,12 @@ from ..plan.kept import Passage
 from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-from .lists_over_blocks import AtOnce, Backwards, backwards, push_by_list
+from .lists_over_blocks import AtOnce, BackInLists, back_in_lists, push_by_list
 from .neighbourhoods import Lists, Neighbourhoods, Neighbours
 from .whole_state import SampleState, TracedUse
 
 
-class Pulled(NamedTuple):
+class PulledRows(NamedTuple):
     """Rows of `Phi` and of `dh/dy`, each the sum over the elements of the state of one colour, what
     multiplies the weights, and which colour each element has; None: one row for each element."""
 
@@ -110,7 +110,7 @@ class SparseInfluence(BlockCarrier):
             weights.append(read(u.op, at, traces[u.key]))
         return weights
 
-    def _push(self, traces: Traces, pulled: Pulled, uses: Sequence[int]) -> Traces:
+    def _push(self, traces: Traces, pulled: PulledRows, uses: Sequence[int]) -> Traces:
         """`Phi e`, inside the neighbourhoods of these uses."""
         new: Traces = {}
         blocks: dict[tuple, jax.Array] = {}  # by the lists that they are for
@@ -127,7 +127,7 @@ class SparseInfluence(BlockCarrier):
                 new[u.key] = self._push_apart(u, near, e, pulled)
         return new
 
-    def _blocks(self, lists: Lists, pulled: Pulled) -> jax.Array:
+    def _blocks(self, lists: Lists, pulled: PulledRows) -> jax.Array:
         """The part of Phi inside of each list, `(samples, lists, number, number)`."""
         to, of = lists.units[:, :, None], lists.units[:, None]
         there = lists.there[:, :, None] & lists.there[:, None]
@@ -141,7 +141,7 @@ class SparseInfluence(BlockCarrier):
             picked = jnp.moveaxis(jnp.moveaxis(Phi, 1, 2)[pulled.row_of(to), of], -1, 0)
         return picked * there
 
-    def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
+    def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: PulledRows) -> Any:
         """Where all elements of y have the same neighbourhood: one dense product."""
         rows = near.units.reshape(len(near.units), -1)[:, 0]
         Phi = pulled.Phi[pulled.row_of(rows)][..., rows]
@@ -154,7 +154,7 @@ class SparseInfluence(BlockCarrier):
             return grown
         return kept_at(u.op, grown, _beside_samples(near.there, u, 1))
 
-    def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
+    def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: PulledRows) -> Any:
         """Where neighbourhoods differ and each weight has its own: a block of Phi for each."""
         to, of = near.units[:, None], near.units[None]
         there = near.there[:, None] & near.there[None]
@@ -167,7 +167,7 @@ class SparseInfluence(BlockCarrier):
             block = jnp.moveaxis(by_element, -1, 2 + u.sample_axis)
         return decay(u.op, block * _beside_samples(there, u, 2), e)
 
-    def _in_own_step(self, i: int, pulled: Pulled) -> jax.Array:
+    def _in_own_step(self, i: int, pulled: PulledRows) -> jax.Array:
         """What the outputs of a use do to their neighbourhoods in their own steps,
         `(K, number, *y)`."""
         u, near = self._pairs[i]
@@ -179,7 +179,9 @@ class SparseInfluence(BlockCarrier):
         q = jnp.take_along_axis(pulled.dys[i], jnp.asarray(index[:, None]), 0)
         return jnp.moveaxis(q * _beside_samples(there, u, 1)[:, None], 0, 1)
 
-    def _added(self, traces: Traces, pushed: Traces, pulled: Pulled, uses: Sequence[int]) -> Traces:
+    def _added(
+        self, traces: Traces, pushed: Traces, pulled: PulledRows, uses: Sequence[int]
+    ) -> Traces:
         """The old traces of these uses, pushed, and what the steps add."""
         new: Traces = {}
         for i in uses:
@@ -194,10 +196,13 @@ class SparseInfluence(BlockCarrier):
         return self.state.weights_to_params(weights, entry.captured, entry.params)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
-        pulled, every = Pulled(*self.state.influence_of_uses(window), None), range(len(self._pairs))
+        pulled, every = (
+            PulledRows(*self.state.influence_of_uses(window), None),
+            range(len(self._pairs)),
+        )
         return self._added(traces, self._push(traces, pulled, every), pulled, every)
 
-    def _pulled_by_colour(self, window: Window) -> Pulled:
+    def _pulled_by_colour(self, window: Window) -> PulledRows:
         """The pulls of every step of a window by itself, steps first."""
         state, colours = self.state, self.near.colours
         variables = [u.y for u in state.uses]
@@ -212,7 +217,7 @@ class SparseInfluence(BlockCarrier):
 
         Phi, dys = jax.vmap(pull, out_axes=1)(jnp.asarray(ones))
         xs = [window.operand(u.use) for u in state.uses]
-        return Pulled(Phi, [d[:, :, None] for d in dys], xs, colours)
+        return PulledRows(Phi, [d[:, :, None] for d in dys], xs, colours)
 
     def _rows_of_steps(self, leaves: Sequence[Any]) -> jax.Array:
         """The state as rows, for every step."""
@@ -243,15 +248,15 @@ class SparseInfluence(BlockCarrier):
         return Contribution(same_step, from_before.params), new if keep else None
 
     def _over_block(
-        self, traces: Traces, signals: jax.Array, past: Any, every: Pulled
+        self, traces: Traces, signals: jax.Array, past: Any, every: PulledRows
     ) -> tuple[Traces, dict[int, Any]]:
         """New traces and gradients of the uses that go over a block at once."""
         new: Traces = {}
         weights: dict[int, Any] = {}
-        found: dict[tuple, Backwards] = {}
+        found: dict[tuple, BackInLists] = {}
         for i, lists in self._at_once.items():
             if _told(lists) not in found:
-                found[_told(lists)] = self._backwards(lists, signals, past, every)
+                found[_told(lists)] = self._back_in_lists(lists, signals, past, every)
             u, back = self.state.uses[i], found[_told(lists)]
             dys = every._replace(dys=[jnp.moveaxis(d[:, :, 0], 1, 0) for d in every.dys])
             use = AtOnce(u, lists, every.xs[i], self._in_own_step(i, dys))
@@ -259,16 +264,18 @@ class SparseInfluence(BlockCarrier):
             new[u.key] = use.trace(back, traces[u.key]).astype(traces[u.key].dtype)
         return new, weights
 
-    def _backwards(self, lists: Lists, signals: Any, past: Any, every: Pulled) -> Backwards:
+    def _back_in_lists(
+        self, lists: Lists, signals: Any, past: Any, every: PulledRows
+    ) -> BackInLists:
         def at_lists(rows: jax.Array) -> jax.Array:
             rows = rows if self.state.axes is not None else rows[:, None]
             return rows[..., lists.units] * lists.there
 
         P = jax.vmap(lambda Phi: self._blocks(lists, every._replace(Phi=Phi)))(every.Phi)
-        return backwards(P, at_lists(signals), None if past is None else at_lists(past))
+        return back_in_lists(P, at_lists(signals), None if past is None else at_lists(past))
 
     def _over_steps(
-        self, traces: Traces, signals: jax.Array, past: Any, every: Pulled
+        self, traces: Traces, signals: jax.Array, past: Any, every: PulledRows
     ) -> tuple[Traces, dict[int, Any]]:
         """New traces and gradients of the other uses."""
         state, uses = self.state, self._step_by_step
@@ -276,7 +283,7 @@ class SparseInfluence(BlockCarrier):
         def turn(carry, at):
             (traces, total), (signal, past, Phi, dys, xs) = carry, at
             one_step = [None if x is None else x[None] for x in xs]
-            pulled = Pulled(Phi, dys, one_step, every.colour)
+            pulled = PulledRows(Phi, dys, one_step, every.colour)
             pushed = self._push(traces, pulled, uses)
             terms = [self._read(pushed, signal, uses)]
             if past is not None:
