@@ -197,7 +197,7 @@ def test_every_rule_is_dense(name, rule):
 @pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
 @pytest.mark.parametrize('name', ['CSR: spikes @ m', 'CSR: m @ x'])
 def test_without_numba(monkeypatch, name, rule):
-    monkeypatch.setattr(stored_sums, 'has_numba', lambda: False)
+    monkeypatch.setattr(stored_sums, 'numba_bridge', lambda: None)
     _check(name, rule, batch=2, **RULES.get(rule, {}))
 
 
