@@ -139,8 +139,7 @@ def _refuse_written_parameter(state: Any, known: Mapping[tuple, Any]) -> None:
         path = next((dotted(p) for p, s in known.items() if s is state), '?')
         raise NotSupportedError(
             f'Parameter {path} is written inside the step. A parameter must only be read there: '
-            'make it another '
-            'kind of state, or update it outside.'
+            'make it another kind of state, or update it outside.'
         )
 
 
@@ -316,8 +315,7 @@ class _Compiled:
             if [id(s) for s in states] != [id(s) for s in self._states]:
                 raise ValueError(
                     'With inputs of this shape the step meets other states than before: make a '
-                    'new stream '
-                    'for them.'
+                    'new stream for them.'
                 )
         return traced.jaxpr_call(values, moving, *args)
 
@@ -340,8 +338,7 @@ def _watched(f: Callable, states: Mapping[tuple, Any]) -> Callable:
             path = next((dotted(p) for p, s in states.items() if s is culprit), outside)
             raise ValueError(
                 f'State {path} changes in the step: {error} A state must keep its unit and its '
-                'structure: '
-                'convert the new value.'
+                'structure: convert the new value.'
             ) from error
         for s in states.values():
             s.value  # noqa: B018

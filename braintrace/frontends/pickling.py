@@ -57,9 +57,8 @@ def _home(cls: type) -> str:
         if name.split('.')[0] == package and getattr(module, cls.__qualname__, None) is cls:
             return name
     raise pickle.PicklingError(
-        f'{cls.__module__}.{cls.__qualname__} cannot be found where it says it is, so it cannot '
-        'be pickled. '
-        'Define the class at the top of a module.'
+        f'{cls.__module__}.{cls.__qualname__} cannot be found where it says it is, so it cannot be '
+        'pickled. Define the class at the top of a module.'
     )
 
 

@@ -70,9 +70,9 @@ class Cache:
         self._met[code] += 1
         if self._met[code] == OFTEN:
             warnings.warn(
-                f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a '
-                'new function in '
-                f'{OFTEN} calls, and each of them compiled. Define it once, outside of the loop.',
+                f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a new '
+                f'function in {OFTEN} calls, and each of them compiled. Define it once, outside of '
+                'the loop.',
                 stacklevel=2 + frames_inside(),
             )
 

@@ -214,8 +214,7 @@ def grad_by_chunks(
     if learning.how.single_step:
         raise ValueError(
             "`chunk_size` needs a learner with vjp_method='multi-step'. For blocks of the "
-            'classical rule use '
-            '`window`.'
+            'classical rule use `window`.'
         )
     mask = spread_mask(asked.mask, (length,), jnp.result_type(float))
 
@@ -242,8 +241,7 @@ def _losses(result: Any, has_aux: bool, chunk: int) -> tuple[Any, Any]:
     if jnp.shape(losses) != (chunk,):
         raise ValueError(
             f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape '
-            f'({chunk},), '
-            f'got {jnp.shape(losses)}.'
+            f'({chunk},), got {jnp.shape(losses)}.'
         )
     return losses, aux
 

@@ -110,8 +110,8 @@ def embedding(indices: Any, weight: Any, *, weight_fn: Hook = None) -> Any:
         raise TypeError(f'`embedding`: `indices` must be integers, got {indices.dtype}.')
     if table.value.ndim != 2:
         raise ValueError(
-            '`embedding`: `weight` must be a table (rows, features), '
-            f'got shape {table.value.shape}.'
+            '`embedding`: `weight` must be a table (rows, features), got shape '
+            f'{table.value.shape}.'
         )
     return _finish('embedding', jnp.take(table.value, indices, axis=0), [table])
 

@@ -1,8 +1,10 @@
 """D-RTRL: each weight remembers the unit it feeds.
 
-    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along
-    position-wise paths dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
+    e_b = Q_0 e_a + sum_k x_k (x) (Q_k df_k)
+    dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
 
+`D_k` and `df_k` are the slopes of the new state of step k by the old one and by the output of the
+op, along position-wise paths, and `Q_k = D_K ... D_{k+1}` is what step k has become at the end.
 `mu_k` is the credit of the state after step k that later steps of the block send back through the
 transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace
 travels, so the result does not depend on how time is cut into blocks.

@@ -1,8 +1,9 @@
 """RTRL in low rank: J ~ U V with r columns, compressed once a window to the best such product, and
 a bound of what that has cost.
 
-    J_b = Phi U V + M    U <- its first r left singular vectors,  V <- U^T J_b    bound <- |Phi|
-    bound + |dropped|
+    J_b = Phi U V + M
+    U <- the first r left singular vectors of J_b,  V <- U^T J_b
+    bound <- |Phi| bound + |what was dropped|
 
 The bound is on the Frobenius norm of the error of J, so the gradient of a window is off by no more
 than |lambda_a| times it.

@@ -1,10 +1,9 @@
 """SnAp-n: each weight remembers the units it can reach within n steps (Menick et al. 2021).
 
-    e <- Phi e + x (x) dh/dy, on the neighbourhood of the unit that the weight feeds; what is
-    outside is dropped
+    e <- Phi e + x (x) dh/dy
 
-n = 1 keeps what a weight reaches in its own step; an n that reaches everything gives RTRL. The
-neighbourhoods come
+on the neighbourhood of the unit that the weight feeds; what is outside is dropped. n = 1 keeps what
+a weight reaches in its own step; an n that reaches everything gives RTRL. The neighbourhoods come
 from the true structure of the step, across layers: the whole of a dense weight, the pattern of a
 sparse or masked one, the receptive field of a convolution. As index lists they give a trace as many
 rows as the largest neighbourhood has units.

@@ -204,8 +204,7 @@ class SampleState(WholeState):
             if use.op is None:
                 raise NotSupportedError(
                     f'{key} is used by {use.place}, which has no op rule, so this rule cannot '
-                    'trace it. '
-                    'Use rtrl or d_rtrl.'
+                    'trace it. Use rtrl or d_rtrl.'
                 )
             op, axis = use.op, -1 if self.axes is None else self.axes[i]
             if op.plain and op.axes.x is not None:

@@ -104,8 +104,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         if not self.is_compiled:
             raise ValueError(
                 'The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make '
-                'it with '
-                '`braintrace.compile`.'
+                'it with `braintrace.compile`.'
             )
 
     def compiled_step(self) -> Compiled:
@@ -294,8 +293,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         if any(isinstance(x, MultiStepData) for x in args):
             raise TypeError(
                 '`step_fn` gets one step at a time: call the learner on plain data, or pass '
-                '`chunk_size` to '
-                'drive it with MultiStepData.'
+                '`chunk_size` to drive it with MultiStepData.'
             )
         return self._run_model(*first_step(args))
 
@@ -338,8 +336,8 @@ class ETraceAlgorithm(Learner):
         frontend.check_module(model)
         if not isinstance(graph_executor, ETraceGraphExecutor):
             raise ValueError(
-                '`graph_executor` must be an ETraceGraphExecutor, '
-                f'got {type(graph_executor).__name__}.'
+                '`graph_executor` must be an ETraceGraphExecutor, got '
+                f'{type(graph_executor).__name__}.'
             )
         self.model4compile, self._executor = model, graph_executor
 

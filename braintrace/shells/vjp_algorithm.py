@@ -140,6 +140,6 @@ def check_factorization(config: ETraceConfig | None, wanted: str) -> None:
     """Refuse a configuration of another engine."""
     if config is not None and config.trace_factorization != wanted:
         raise ValueError(
-            f'`config`: this engine is for trace_factorization={wanted!r}, '
-            f'got {config.trace_factorization!r}.'
+            f'`config`: this engine is for trace_factorization={wanted!r}, got '
+            f'{config.trace_factorization!r}.'
         )

@@ -24,8 +24,8 @@ from .trial import is_module, ready
 
 FACTORY = 'package.module:factory'
 RETURNS = (
-    '(model, example_inputs) for a brainstate module, '
-    'or (step, params, state, *inputs) for a plain function'
+    '(model, example_inputs) for a brainstate module, or (step, params, state, *inputs) for a '
+    'plain function'
 )
 
 
