@@ -5,7 +5,6 @@ Network, task and online learning are those of `braintrace demo`.
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 import braintrace
 from braintrace.tools.add_task import LAGS, cross_entropy, init, step, stretch
@@ -14,10 +13,16 @@ from braintrace.tools.demo import online
 RULES = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}, 'bptt': {}}
 UNITS, STREAMS, CHUNK = 24, 16, 250
 LOOK = 4000  # steps of the streams for validation and test
+VALIDATION, TEST = jax.random.key(1000), jax.random.key(1001)
 
 
 def learn(rule, rate, seed, steps=20000):
-    """The losses along the stream `(chunks,)`, and the learned parameters."""
+    """Learn from a stream of `steps`.
+
+    Returns:
+        `losses` along the stream, the mean of each chunk, and, of the network at the end, the loss
+        on two other streams, `validation` and `test`.
+    """
     key = jax.random.key(seed)
     zero = jnp.zeros((STREAMS, UNITS))
     params, state = init(key, UNITS), (zero, zero)
@@ -29,7 +34,8 @@ def learn(rule, rate, seed, steps=20000):
         xs, ys, past = stretch(jax.random.fold_in(key, k), past, CHUNK)
         held, loss = run(held, xs, ys)
         losses.append(float(loss.mean()))
-    return np.array(losses), held[0]
+    validation, test = (float(loss_on(held[0], key)) for key in (VALIDATION, TEST))
+    return {'losses': losses, 'validation': validation, 'test': test}
 
 
 @jax.jit
@@ -39,6 +45,3 @@ def loss_on(params, key):
     xs, ys, _ = stretch(key, jnp.zeros((LAGS[1], STREAMS)), LOOK)
     _, logits = jax.lax.scan(lambda s, x: step(params, s, x), (zero, zero), xs)
     return cross_entropy(logits[LAGS[1] :], ys[LAGS[1] :])
-
-
-VALIDATION, TEST = jax.random.key(1000), jax.random.key(1001)

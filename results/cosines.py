@@ -69,41 +69,26 @@ def cross_entropy(y, label):
     return optax.softmax_cross_entropy_with_integer_labels(y, label)
 
 
-def cosines(seeds=3):
-    """`{network: {rule: cosines (seeds,)}}` of the gradient of the recurrent layer, and the share
-    of steps in which a unit spikes."""
-    found, rates = {}, {}
-    for name, step in NETWORKS.items():
-        found[name], rates[name] = {rule: [] for rule in RULES}, []
-        for seed in range(seeds):
-            params, state, xs, labels = problem(seed)
-            true = true_gradient(step, params, state, xs, labels)
-            rates[name].append(firing_rate(step, params, state, xs))
-            for rule, options in RULES.items():
-                learner = braintrace.compile(step, rule, params, state, xs[0], **options)
-                carry = learner.init(params, state)
-                window = 1 if rule == 'bptt' else 'auto'
-                (grads, _), _ = learner.grad(
-                    cross_entropy, params, carry, xs, labels, window=window
-                )
-                found[name][rule].append(cosine(grads['W'], true['W']))
-    return found, {name: float(np.mean(r)) for name, r in rates.items()}
+def cosine_with_bptt(network, rule, seed):
+    """The cosine of a rule's gradient of the recurrent layer with the true one."""
+    step, (params, state, xs, labels) = NETWORKS[network], problem(seed)
+    learner = braintrace.compile(step, rule, params, state, xs[0], **RULES[rule])
+    carry, window = learner.init(params, state), 1 if rule == 'bptt' else 'auto'
+    (grads, _), _ = learner.grad(cross_entropy, params, carry, xs, labels, window=window)
 
-
-def true_gradient(step, params, state, xs, labels):
     def unrolled(p):
         return cross_entropy(jax.lax.scan(lambda s, x: step(p, s, x), state, xs)[1], labels).mean()
 
-    return jax.jit(jax.grad(unrolled))(params)
+    a, b = grads['W'], jax.jit(jax.grad(unrolled))(params)['W']
+    return float((a * b).sum() / jnp.linalg.norm(a) / jnp.linalg.norm(b))
 
 
-def firing_rate(step, params, state, xs):
+def firing_rate(network, seed):
+    """The share of steps in which a neuron spikes."""
+    params, state, xs, _ = problem(seed)
+
     def one(s, x):
-        s, _ = step(params, s, x)
+        s, _ = NETWORKS[network](params, s, x)
         return s, spike(s['v'] - 1 - 0.5 * s['a']).mean()
 
     return float(jax.lax.scan(one, state, xs)[1].mean())
-
-
-def cosine(a, b):
-    return float((a * b).sum() / jnp.linalg.norm(a) / jnp.linalg.norm(b))

@@ -5,6 +5,7 @@ the same. Each neuron has a slow current that its own spikes feed, and half of t
 about as long as the delay lasts: it is what can bridge the silence.
 """
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -100,17 +101,14 @@ def cross_entropy(y, label):
     return optax.softmax_cross_entropy_with_integer_labels(y, label)
 
 
-class Run(NamedTuple):
-    """Validation accuracy `(looks,)` after so many updates `(looks,)`, and the test accuracy."""
+def learn(rule, rate, seed, *, units=64, delay=150, batch=32, updates=120, every=10, held_out=256):
+    """Learn from `updates` batches of new trials; look at `held_out` validation trials now and
+    then, and at four times as many test trials at the end.
 
-    at: np.ndarray
-    validation: np.ndarray
-    test: float
-    spikes: float
-
-
-def learn(rule, rate, seed, *, units=64, delay=150, batch=32, updates=120, every=5, held_out=512):
-    """Learn from `updates` batches of new trials; look at the validation trials now and then."""
+    Returns:
+        `at` and `validation`, the numbers of updates at which it looked and the accuracies; `test`,
+        the accuracy at the end, and `spikes`, the share of steps in which a neuron spikes.
+    """
     steps = 2 * SHOW + delay + DECIDE
     key = jax.random.key(seed)
     weights, training, validation, test = jax.random.split(key, 4)
@@ -140,26 +138,26 @@ def learn(rule, rate, seed, *, units=64, delay=150, batch=32, updates=120, every
         changes, moments = optimizer.update(grads, moments, params)
         return optax.apply_updates(params, changes), moments
 
-    @jax.jit
-    def accuracy(params, key):
-        xs, labels = trials(key, held_out, delay)
+    @partial(jax.jit, static_argnums=2)
+    def accuracy(params, key, n):
+        xs, labels = trials(key, n, delay)
 
         def one(s, x):
             s, y = step(params, s, x)
             return s, (y, spike(s.v - 1).mean())
 
-        _, (ys, rates) = jax.lax.scan(one, zero_state(held_out, units), xs)
+        _, (ys, rates) = jax.lax.scan(one, zero_state(n, units), xs)
         said = ys[-DECIDE:].mean(0).argmax(-1)
         return (said == labels).mean(), rates.mean()
 
     moments, looks = optimizer.init(params), []
     for t in range(updates + 1):
         if t % every == 0:
-            looks.append((t, float(accuracy(params, validation)[0])))
+            looks.append((t, float(accuracy(params, validation, held_out)[0])))
         params, moments = update(params, moments, t)
-    told, spikes = accuracy(params, test)
-    at, found = np.array(looks).T
-    return Run(at, found, float(told), float(spikes))
+    told, spikes = accuracy(params, test, 4 * held_out)
+    at, found = zip(*looks, strict=True)
+    return {'at': at, 'validation': found, 'test': float(told), 'spikes': float(spikes)}
 
 
 def temporary_bytes(rule, delay, units=64, batch=32):

@@ -15,7 +15,7 @@ def text(figures):
     fields = {}
     for part in (matching, nest, cosines, adding):
         name = part.__name__
-        found = part(figures[name]) | {'seconds': figures[name]['seconds']}
+        found = part(figures[name])
         fields |= {f'{name}_{field}': value for field, value in found.items()}
     return TEMPLATE.read_text().format(**fields)
 

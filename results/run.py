@@ -1,41 +1,57 @@
 """Published results at the size of a laptop: `run.py DOCS [PART ...]`.
 
-Each part learns, and what it finds is kept in `figures.json`; the page and its pictures are made
-from that. Without names all parts run.
+Each part learns, and what it finds is stored in `figures.json`; the page and its pictures are made
+from that. Without names all parts run. A run that was stopped goes on where it was: what one piece
+of a part found is kept in `.kept` until the part is done.
 """
 
 import json
 import pathlib
+import shutil
 import sys
-import time
 
 import charts
 import jax
 import numpy as np
 import page
 
-STORED = pathlib.Path(__file__).parent / 'figures.json'
+HERE = pathlib.Path(__file__).parent
+STORED, KEPT = HERE / 'figures.json', HERE / '.kept'
 SEEDS = 3
+
+
+def piece(part, function, *args):
+    """What `function(*args)` finds, computed once."""
+    file = KEPT / part / f'{"-".join(map(str, (function.__name__, *args)))}.json'
+    if not file.exists():
+        found = function(*args)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(found))
+    return json.loads(file.read_text())
 
 
 def matching():
     """Delayed match to sample: learning, and memory over the delay."""
     from matching import RULES, learn, temporary_bytes
 
+    def run(rule, rate, seed):
+        return piece('matching', learn, rule, rate, seed)
+
     runs = {}
     for rule in RULES:
-        tried = {rate: learn(rule, rate, 0) for rate in (3e-4, 1e-3)}
-        rate = max(tried, key=lambda rate: np.mean(tried[rate].validation[-5:]))
-        chosen = [tried[rate], *(learn(rule, rate, seed) for seed in range(1, SEEDS))]
+        tried = {rate: run(rule, rate, 0) for rate in (3e-4, 1e-3)}
+        rate = max(tried, key=lambda rate: np.mean(tried[rate]['validation'][-5:]))
+        chosen = [tried[rate], *(run(rule, rate, seed) for seed in range(1, SEEDS))]
         runs[rule] = {
             'rate': rate,
-            'at': chosen[0].at.tolist(),
-            'validation': [run.validation.tolist() for run in chosen],
-            'test': [run.test for run in chosen],
-            'spikes': chosen[0].spikes,
+            'at': chosen[0]['at'],
+            **{name: [run[name] for run in chosen] for name in ('validation', 'test', 'spikes')},
         }
     delays = [100, 200, 400, 800, 1600]
-    memory = {rule: [temporary_bytes(rule, delay) for delay in delays] for rule in RULES}
+    memory = {
+        rule: [piece('matching', temporary_bytes, rule, delay) for delay in delays]
+        for rule in RULES
+    }
     return {'runs': runs, 'delays': delays, 'memory': memory}
 
 
@@ -55,25 +71,35 @@ def nest():
 
 def cosines():
     """Gradients of the rules on four networks."""
-    from cosines import cosines
+    from cosines import NETWORKS, RULES, cosine_with_bptt, firing_rate
 
-    found, rates = cosines(SEEDS)
-    return {'cosines': found, 'rates': rates}
+    def over_seeds(function, *args):
+        return [piece('cosines', function, *args, seed) for seed in range(SEEDS)]
+
+    return {
+        'cosines': {
+            network: {rule: over_seeds(cosine_with_bptt, network, rule) for rule in RULES}
+            for network in NETWORKS
+        },
+        'rates': {network: np.mean(over_seeds(firing_rate, network)) for network in NETWORKS},
+    }
 
 
 def adding():
     """The Add task and its floors."""
-    from adding import CHUNK, RULES, TEST, VALIDATION, learn, loss_on
+    from adding import CHUNK, RULES, learn
+
+    def run(rule, rate, seed):
+        return piece('adding', learn, rule, rate, seed)
 
     runs = {}
     for rule in RULES:
-        tried = {rate: learn(rule, rate, 0) for rate in (2e-3, 7e-3)}
-        rate = min(tried, key=lambda rate: float(loss_on(tried[rate][1], VALIDATION)))
-        chosen = [tried[rate], *(learn(rule, rate, seed) for seed in range(1, SEEDS))]
+        tried = {rate: run(rule, rate, 0) for rate in (2e-3, 7e-3)}
+        rate = min(tried, key=lambda rate: tried[rate]['validation'])
+        chosen = [tried[rate], *(run(rule, rate, seed) for seed in range(1, SEEDS))]
         runs[rule] = {
             'rate': rate,
-            'losses': [losses.tolist() for losses, _ in chosen],
-            'test': [float(loss_on(params, TEST)) for _, params in chosen],
+            **{name: [run[name] for run in chosen] for name in ('losses', 'test')},
         }
     return {'runs': runs, 'chunk': CHUNK}
 
@@ -90,9 +116,9 @@ def main(docs, *names):
     docs = pathlib.Path(docs)
     for name in names or PARTS:
         print(f'{name} ...', file=sys.stderr, flush=True)
-        start = time.perf_counter()
-        found = PARTS[name]() | {'seconds': round(time.perf_counter() - start)}
+        found = PARTS[name]()
         STORED.write_text(json.dumps(stored() | {name: found}, indent=1) + '\n')
+        shutil.rmtree(KEPT / name, ignore_errors=True)
     figures = stored()
     if set(figures) == set(PARTS):
         charts.draw(figures, docs / 'results')

@@ -15,7 +15,9 @@ def inline(writer: HTMLTranslator, node: nodes.math) -> None:
 def display(writer: HTMLTranslator, node: nodes.math_block) -> None:
     """An equation on lines of its own."""
     writer.body.append(writer.starttag(node, 'div', CLASS='math'))
-    writer.body.append(convert(node.astext().strip(), display='block') + '</div>\n')
+    # The converter knows the lines of `align*`, not those of `aligned`.
+    latex = node.astext().strip().replace('{aligned}', '{align*}')
+    writer.body.append(convert(latex, display='block') + '</div>\n')
     raise nodes.SkipNode
 
 

@@ -25,10 +25,17 @@ def name_or_code(role, raw, text, line, inliner, options=None, content=()):
     return [pending_xref('', literal, refexplicit=True, refwarn=False, **target)], []
 
 
-def link_elsewhere(app, env, node, shown):
-    """A type that another project documents."""
-    address = ELSEWHERE.get(node.get('reftarget'))
-    return address and nodes.reference('', '', shown, refuri=address, internal=False)
+def link_type(app, env, node, shown):
+    """A type of ours by its short name, or one that another project documents."""
+    target = node.get('reftarget', '')
+    if target in ELSEWHERE:
+        return nodes.reference('', '', shown, refuri=ELSEWHERE[target], internal=False)
+    name = target.split('.')[-1]
+    if node.get('refdomain') != 'py' or name not in braintrace.__all__:
+        return None
+    python, page = env.get_domain('py'), node.get('refdoc')
+    ours = f'braintrace.{name}'
+    return python.resolve_xref(env, page, app.builder, 'obj', ours, node, shown)
 
 
 def own_arguments(app, what, name, obj, options, signature, result):
@@ -45,7 +52,7 @@ def skip_fields(app, what, name, obj, skip, options):
 
 def setup(app: Sphinx) -> dict[str, bool]:
     app.add_role('name', name_or_code)
-    app.connect('missing-reference', link_elsewhere)
+    app.connect('missing-reference', link_type)
     app.connect('autodoc-process-signature', own_arguments)
     app.connect('autodoc-skip-member', skip_fields)
     return {'parallel_read_safe': True, 'parallel_write_safe': True}
