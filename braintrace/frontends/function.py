@@ -13,17 +13,21 @@ import jax.numpy as jnp
 from .._jax import new_jaxpr
 from .._jax import trace as trace_flat
 from ..step import Step, dotted
-from .base import form_of
+from .base import Traced, form_of
 from .forms import TreeSkeleton, is_array, is_inexact, key_of, names_of, take_tree_apart
 
 
 @dataclass(frozen=True, eq=False)
-class TracedFunction:
-    """The step of a plain function, the structure of its output, and which leaves of its state are
-    hidden and which are other (counters, random keys), by number."""
+class TracedFunction(Traced):
+    """One step of a plain function.
 
-    step: Step
-    out_tree: Any
+    Args:
+        step, out_tree: the program, and the structure of its output.
+        state_tree: the structure of its state.
+        hidden, other: which leaves of the state are hidden, and which are other (counters, random
+            keys), by number.
+    """
+
     state_tree: Any
     hidden: list[int]
     other: list[int]

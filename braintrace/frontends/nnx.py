@@ -240,11 +240,11 @@ def holders(thing: Any) -> dict[tuple, Held] | None:
 
 def _reached(f: Callable) -> list[Any]:
     """The variables of all that a function can name."""
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     for node in reached_by(f, nnx.Pytree | nnx.Variable):
         variables = [node] if isinstance(node, nnx.Variable) else variables_of(node).values()
-        found.update((id(v), v) for v in variables)
-    return list(found.values())
+        by_id.update((id(v), v) for v in variables)
+    return list(by_id.values())
 
 
 def _as_step(f: Callable, held: Sequence[Held], inputs: tuple) -> tuple[Step, Any]:

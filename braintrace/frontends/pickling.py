@@ -2,8 +2,7 @@
 
 States of brainstate hold a weak reference to the trace they were made in, and some of its classes
 are not where they say they are; both are seen to here, for everything that hangs on a learner. What
-a user's model holds besides must pickle by
-itself: functions at the top of a module, not lambdas.
+a user's model holds besides must pickle by itself: functions at the top of a module, not lambdas.
 """
 
 from __future__ import annotations

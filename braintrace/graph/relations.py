@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._jax import Atom, Var, source_line
+from .._jax import Atom, Var
 from ..ops.axes import Axes, Op
 from .analysis import Analysis
 from .dependence import Dep
@@ -18,6 +18,7 @@ from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .groups import Group
 from .index_maps import MAX_MAPS, Maps, positions
+from .lines import place_of
 from .sources import Origin, Source
 from .uses import Use
 
@@ -272,9 +273,7 @@ class _Teller:
         for g in relation.groups:
             for new in self.reach[g.index].mixed[:1]:
                 eqn = self.analysis.blame(self.seed, new)
-                through = ''
-                if eqn is not None:
-                    through = f' through `{eqn.primitive.name}` at {source_line(eqn)}'
+                through = '' if eqn is None else f' through {place_of(eqn)}'
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
                     f'{name} {also} group {g.index}{through}: only the direct, position-wise '
@@ -290,11 +289,12 @@ class _Teller:
         touched = [g for g in groups if g.index in obstructed]
         about = self._about([p for g in touched for p in g.paths])
         instead = 'It has no trace there and gets its in-window gradient.'
+        reaches = 'reaches' if len(self.names) == 1 else 'reach'
         if not touched:
             self.diagnostics.info(
                 Kind.RELATION_EXCLUDED_NON_TEMPORAL,
-                f'{name} reaches no hidden state through {where}: it needs no trace, its in-window '
-                'gradient is whole.',
+                f'{name} {reaches} no hidden state through {where}: no trace is needed, the '
+                'in-window gradient is whole.',
                 **about,
             )
             return
@@ -307,7 +307,7 @@ class _Teller:
             message = f'{name}: one output of {where} feeds many units of group {first}.'
         else:
             kind, how = self._obstacle(reach[first].mixed[0])
-            message = f'{name}, used by {where}, reaches group {first} only through {how}.'
+            message = f'{name}, used by {where}, {reaches} group {first} only through {how}.'
         self.diagnostics.warning(kind, f'{message} {instead}', **about)
 
     def _obstacle(self, new: Atom) -> tuple[Kind, str]:
@@ -315,7 +315,7 @@ class _Teller:
         eqn = self.analysis.blame(self.seed, new)
         if eqn is None:
             return Kind.RELATION_EXCLUDED_MIXED_TAIL, 'another operation, which mixes units'
-        place = f'`{eqn.primitive.name}` at {source_line(eqn)}'
+        place = place_of(eqn)
         ys = {y for use in self.analysis.uses for y in use.y}
         if not ys.isdisjoint(eqn.outvars):
             return Kind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, f'another weight, in {place}'

@@ -163,8 +163,3 @@ def _wide(s: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """A set `(sources, *smaller)` broadcast to `(sources, *shape)`."""
     missing = [1] * (len(shape) - s.ndim)
     return jnp.broadcast_to(s.reshape(s.shape[0], *missing, *s.shape[1:]), shape)
-
-
-def _not_zero(rng: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
-    """Random numbers that stay away from zero."""
-    return rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)

@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._jax import frames_inside, trace_context, type_of
+from .._jax import trace_context, type_of
+from ..graph.lines import frames_inside
 
 ENTRIES = 32  # of one learner
 OFTEN = 10  # a function that was made anew so many times is probably made in a loop

@@ -50,7 +50,7 @@ def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
     """How many axes a state has more than the example, 0 or 1, and its number of samples, if it is
     the example's with another number of samples; else None."""
     a, b = jax.tree.leaves(old), jax.tree.leaves(new)
-    found = set()
+    batches = set()
     for x, y in zip(a, b, strict=True):
         more = jnp.ndim(y) - jnp.ndim(x)
         if jnp.shape(x) == jnp.shape(y):
@@ -58,8 +58,8 @@ def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
         rest = jnp.shape(x) if more else jnp.shape(x)[1:]
         if more not in (0, 1) or jnp.shape(y)[1:] != rest:
             return None
-        found.add((more, jnp.shape(y)[0]))
-    return found.pop() if len(found) == 1 else None
+        batches.add((more, jnp.shape(y)[0]))
+    return batches.pop() if len(batches) == 1 else None
 
 
 def with_batch(inputs: Any, more: int, size: int, counts_samples: Sequence[bool]) -> Any:
@@ -87,15 +87,15 @@ def inputs_for(state: Any, known: Any, inputs: tuple, core: Callable[[], Core]) 
         )
     if jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, known):
         return inputs
-    found = batch_of(known, state)
-    if found is None:
+    batch = batch_of(known, state)
+    if batch is None:
         raise ValueError(
             f'`state` is {told(state)}, and the learner was compiled for {told(known)}. Only the '
             'number of samples may differ: compile a learner for this state.'
         )
     axes = core().samples.axes
     counted = [axes.get(v) == 0 for v in core().program.step.input_vars]
-    return with_batch(inputs, *found, counted)
+    return with_batch(inputs, *batch, counted)
 
 
 def check_time(inputs: tuple, state: Any, known_inputs: tuple, known_state: Any) -> None:

@@ -273,7 +273,8 @@ def sparse_matmul(
     Args:
         x: `(..., K)`.
         weight: of the shape of `sparse_mat.data`.
-        sparse_mat: `(K, N)`, of brainevent, saiunit.sparse or jax.experimental.sparse.
+        sparse_mat: `(K, N)`, a BCOO or BCSR of jax.experimental.sparse, or a matrix of a library
+            that has `data` and `with_data`.
         bias, weight_fn, bias_fn: as in `matmul`.
 
     Example:

@@ -34,7 +34,8 @@ from ..plan.kept import Passage, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Slot
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-from .d_rtrl import PositionWise, alike
+from .d_rtrl import PositionWise
+from .slot_trace import alike
 
 KAPPA = 'kappa'  # the kind of a low-pass
 
@@ -188,7 +189,7 @@ class Filtered(BlockCarrier):
         none = jnp.zeros_like(lam[0])
         both = jnp.stack([lam[read_rows.index(r)] if r in read_rows else none for r in carried])
         low = self._read(s, traces[s.key.of(KAPPA)], lam, ops)
-        return low - self.inner.read_slot(s, traces, both, ops)
+        return low - self.inner.kept(s).read(traces, both, ops)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         return {**self.inner.advance(traces, window), **self._low_passes(traces, window)}

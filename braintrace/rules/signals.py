@@ -295,9 +295,8 @@ def _beside_units(weights: jax.Array, m: jax.Array) -> jax.Array:
     return weights.reshape(weights.shape + (1,) * (m.ndim - weights.ndim)).astype(m.dtype)
 
 
-Guess = Callable[
-    [Any, dict[int, Any]], dict[int, Any]
-]  # (parameters, hidden by group) -> credit by group
+# (parameters, hidden by group) -> credit by group
+Guess = Callable[[Any, dict[int, Any]], dict[int, Any]]
 
 
 def guessed_future(layout: Layout, guess: Guess | None) -> Signal:

@@ -31,7 +31,7 @@ from .neighbourhoods import Lists, Neighbourhoods, Neighbours
 from .whole_state import SampleState, TracedUse
 
 
-class Pulled(NamedTuple):
+class PulledRows(NamedTuple):
     """Rows of `Phi` and of `dh/dy`, each the sum over the elements of the state of one colour, what
     multiplies the weights, and which colour each element has; None: one row for each element."""
 
@@ -95,7 +95,7 @@ class SparseInfluence(BlockCarrier):
             weights.append(read(u.op, at, traces[u.key]))
         return weights
 
-    def _push(self, traces: Traces, pulled: Pulled) -> Traces:
+    def _push(self, traces: Traces, pulled: PulledRows) -> Traces:
         """`Phi e`, inside the neighbourhoods."""
         new: Traces = {}
         blocks: dict[bytes, jax.Array] = {}  # by the lists that they are for
@@ -113,7 +113,7 @@ class SparseInfluence(BlockCarrier):
                 new[u.key] = self._push_apart(u, near, e, pulled)
         return new
 
-    def _blocks(self, lists: Lists, pulled: Pulled) -> jax.Array:
+    def _blocks(self, lists: Lists, pulled: PulledRows) -> jax.Array:
         """The part of Phi inside of each list, `(samples, lists, number, number)`."""
         to, of = lists.units[:, :, None], lists.units[:, None]
         there = lists.there[:, :, None] & lists.there[:, None]
@@ -123,7 +123,7 @@ class SparseInfluence(BlockCarrier):
         picked = jnp.moveaxis(Phi, 1, 2)[pulled.row_of(to), of]
         return jnp.moveaxis(picked, -1, 0) * there
 
-    def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
+    def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: PulledRows) -> Any:
         """Where all elements of y have the same neighbourhood: one dense product."""
         rows = near.units.reshape(len(near.units), -1)[:, 0]
         Phi = pulled.Phi[pulled.row_of(rows)][..., rows]
@@ -136,7 +136,7 @@ class SparseInfluence(BlockCarrier):
             return grown
         return kept_at(u.op, grown, _beside_samples(near.there, u, 1))
 
-    def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: Pulled) -> Any:
+    def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: PulledRows) -> Any:
         """Where neighbourhoods differ and each weight has its own: a block of Phi for each."""
         to, of = near.units[:, None], near.units[None]
         there = near.there[:, None] & near.there[None]
@@ -149,7 +149,7 @@ class SparseInfluence(BlockCarrier):
             block = jnp.moveaxis(by_element, -1, 2 + u.sample_axis)
         return decay(u.op, block * _beside_samples(there, u, 2), e)
 
-    def _added(self, traces: Traces, pushed: Traces, pulled: Pulled) -> Traces:
+    def _added(self, traces: Traces, pushed: Traces, pulled: PulledRows) -> Traces:
         """The old traces, pushed, and what the steps add."""
         new: Traces = {}
         for i, (u, near) in enumerate(self._pairs):
@@ -169,10 +169,10 @@ class SparseInfluence(BlockCarrier):
         return self.state.weights_to_params(weights, entry.captured, entry.params)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
-        pulled = Pulled(*self.state.influence_of_uses(window), None)
+        pulled = PulledRows(*self.state.influence_of_uses(window), None)
         return self._added(traces, self._push(traces, pulled), pulled)
 
-    def _pulled_by_colour(self, window: Window) -> Pulled:
+    def _pulled_by_colour(self, window: Window) -> PulledRows:
         """The pulls of every step of a window by itself, steps first."""
         state, colours = self.state, self.near.colours
         variables = [u.y for u in state.uses]
@@ -187,7 +187,7 @@ class SparseInfluence(BlockCarrier):
 
         Phi, dys = jax.vmap(pull, out_axes=1)(jnp.asarray(ones))
         xs = [window.operand(u.use) for u in state.uses]
-        return Pulled(Phi, [d[:, :, None] for d in dys], xs, colours)
+        return PulledRows(Phi, [d[:, :, None] for d in dys], xs, colours)
 
     def _rows_of_steps(self, leaves: Sequence[Any]) -> jax.Array:
         """The state as rows, for every step."""
@@ -208,7 +208,7 @@ class SparseInfluence(BlockCarrier):
         def turn(carry, at):
             (traces, total), (signal, past, Phi, dys, xs) = carry, at
             one_step = [None if x is None else x[None] for x in xs]
-            pulled = Pulled(Phi, dys, one_step, every.colour)
+            pulled = PulledRows(Phi, dys, one_step, every.colour)
             pushed = self._push(traces, pulled)
             terms = [self._read(pushed, signal)]
             if past is not None:

@@ -16,16 +16,16 @@ from ..frontends import brainstate as frontend
 from ..frontends.pickling import dumps
 from ..learn import drivers
 from ..learn.core import Core
-from ..learn.data import MultiStepData, first_step
+from ..learn.data import first_step
 from ..learn.how import How, how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
-    Compiled,
+    CompiledModel,
     Example,
     Learning,
     Own,
     compile_step,
-    driver_of,
+    is_driven,
     latest_step,
     nothing_learned,
 )
@@ -72,8 +72,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
     def _run_model(self, *args: Any) -> Any:
         """One step of the model."""
 
-    # ---- copies: brainstate's own `__deepcopy__` makes one, and through a file it goes like
-    # this ----
+    # ---- copies: brainstate's own `__deepcopy__` makes one, a file goes this way ----
 
     def __reduce__(self) -> tuple:
         return _unpickled, (type(self), dumps(vars(self)))
@@ -107,7 +106,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
                 'it with `braintrace.compile`.'
             )
 
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it, for inputs like the example's."""
         learning = self._learning()
         return compile_step(learning, self.example)  # type: ignore[arg-type]
@@ -127,7 +126,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         compiled = self.compiled_step()
 
         def make() -> ETraceGraph:
-            info = module_info(compiled.model, self.how.policy, compiled.core.graph.analysis.uses)
+            info = module_info(compiled.traced, self.how.policy, compiled.core.graph.analysis.uses)
             if self.config is None or not self.config.include_recurrent_mixing:
                 return published(compiled.core.graph, info)
             return published(compiled.core.graph, info, mixing=True, sparse=self.config.sparse_n)
@@ -281,20 +280,8 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
     def update(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules
         that take one."""
-        driver = driver_of(self._memory)
-        if driver is None:
+        if not is_driven(self._memory, args, modulator):
             return drivers.update(self._learning(), args, modulator)
-        driver.calls += 1
-        if modulator is not None:
-            raise TypeError(
-                'Inside a driver pass `modulator` to the driver, for all steps, and not to the '
-                'learner.'
-            )
-        if any(isinstance(x, MultiStepData) for x in args):
-            raise TypeError(
-                '`step_fn` gets one step at a time: call the learner on plain data, or pass '
-                '`chunk_size` to drive it with MultiStepData.'
-            )
         return self._run_model(*first_step(args))
 
 

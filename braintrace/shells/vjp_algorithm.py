@@ -93,13 +93,13 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         how = how_to_learn(
             self.rule,
             more,
-            vjp_method,
-            control_flow,
-            trace,
-            memory_budget,
-            nonfinite,
-            on_traces,
-            choice,
+            vjp_method=vjp_method,
+            policy=control_flow,
+            traced=trace,
+            budget=memory_budget,
+            nonfinite=nonfinite,
+            on_traces=on_traces,
+            choice=choice,
         )
         config = config or how.rule.coordinates(how.options)
         self.vjp_method = SINGLE_STEP if how.single_step else MULTI_STEP

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jax import lax
 from random_programs import PROGRAMS, C, R, build, example, lasting, programs
 from small_models import OTHERS, POSITION_WISE, H, P, X, draw, one, spike
+from told import LOST
 
 import braintrace
 
@@ -83,7 +84,7 @@ def read_out(step):
     return with_read_out
 
 
-@pytest.mark.filterwarnings('ignore::UserWarning')
+@LOST
 @settings(lasting, max_examples=max(1, PROGRAMS // 8))
 @given(programs(2, 5), st.sampled_from(RULES), st.sampled_from([1, 2]))
 def test_what_is_called_exact_is_exact(code, rule, window):
@@ -115,7 +116,7 @@ def test_d_rtrl_is_called_exact_where_the_recurrence_is_position_wise(name, meth
     assert exact(*POSITION_WISE[name], 'd_rtrl', vjp_method=method) is True
 
 
-@pytest.mark.filterwarnings('ignore::UserWarning')
+@LOST
 @pytest.mark.parametrize('name', OTHERS)
 def test_rtrl_is_called_exact_everywhere_and_d_rtrl_is_not(name):
     step, state = OTHERS[name]
@@ -158,7 +159,7 @@ def slow(p, h, x):  # sent on before the weight, so that only units of one layer
     return 2 * (jnp.tanh(0.9 * h + spike(x @ p['W']) @ p['U']),)
 
 
-@pytest.mark.filterwarnings('ignore::UserWarning')
+@LOST
 @pytest.mark.parametrize(
     'step, rule, options, expected',
     [
