@@ -239,6 +239,7 @@ class _Teller:
         self.diagnostics = diagnostics
         self.names = tuple(source.leaf.name for source in sources)
         self.path = sources[0].leaf.path
+        self.reaches = 'reaches' if len(self.names) == 1 else 'reach'
 
     def _about(self, hidden_paths: Sequence[tuple]) -> dict[str, Any]:
         return dict(
@@ -251,13 +252,13 @@ class _Teller:
     def included(self, relation: Relation, in_full: bool) -> None:
         """What is traced and, in full, what of its influence is not."""
         name, where = ' and '.join(self.names), self.use.place
-        also = 'also reaches' if len(self.names) == 1 else 'also reach'
         about = self._about([path for path, _ in connected(self.analysis, relation)])
         groups = ', '.join(str(g.index) for g in relation.groups)
-        own = ' and '.join(source.leaf.name for source in relation.sources)
+        own = [source.leaf.name for source in relation.sources]
+        traced = f'{" and ".join(own)} {"is" if len(own) == 1 else "are"} traced'
         self.diagnostics.info(
             Kind.RELATION_INCLUDED,
-            f'{own} is traced through {where} into group {groups}.',
+            f'{traced} through {where} into group {groups}.',
             **about,
         )
         if not in_full:
@@ -266,8 +267,8 @@ class _Teller:
             if there.crowded:
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
-                    f'{name}: one output of {where} also feeds many units of group {index}: it '
-                    'has no trace there and gets its in-window gradient.',
+                    f'{name}: one output of {where} also feeds many units of group {index}: '
+                    'there is no trace for that, only the in-window gradient.',
                     **about,
                 )
         for g in relation.groups:
@@ -276,8 +277,9 @@ class _Teller:
                 through = '' if eqn is None else f' through {place_of(eqn)}'
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
-                    f'{name} {also} group {g.index}{through}: only the direct, position-wise '
-                    f'part of {where} has a trace; the rest gets its in-window gradient.',
+                    f'{name} also {self.reaches} group {g.index}{through}: only the direct, '
+                    f'position-wise part of {where} has a trace; the rest gets its in-window '
+                    'gradient.',
                     **about,
                 )
 
@@ -288,12 +290,11 @@ class _Teller:
         obstructed = {g for g, r in reach.items() if r.mixed or r.crowded}
         touched = [g for g in groups if g.index in obstructed]
         about = self._about([p for g in touched for p in g.paths])
-        instead = 'It has no trace there and gets its in-window gradient.'
-        reaches = 'reaches' if len(self.names) == 1 else 'reach'
+        instead = 'There is no trace for that, only the in-window gradient.'
         if not touched:
             self.diagnostics.info(
                 Kind.RELATION_EXCLUDED_NON_TEMPORAL,
-                f'{name} {reaches} no hidden state through {where}: no trace is needed, the '
+                f'{name} {self.reaches} no hidden state through {where}: no trace is needed, the '
                 'in-window gradient is whole.',
                 **about,
             )
@@ -301,13 +302,13 @@ class _Teller:
         first = touched[0].index
         if self.use.axes is None:
             kind = Kind.RELATION_EXCLUDED_NO_RULE
-            message = f'{name} is used by {where}, which has no rule.'
+            message = f'{name}: used by {where}, which has no rule.'
         elif any(reach[g.index].crowded for g in touched):
             kind = Kind.RELATION_EXCLUDED_SHAPE_MISMATCH
             message = f'{name}: one output of {where} feeds many units of group {first}.'
         else:
             kind, how = self._obstacle(reach[first].mixed[0])
-            message = f'{name}, used by {where}, {reaches} group {first} only through {how}.'
+            message = f'{name}, used by {where}, {self.reaches} group {first} only through {how}.'
         self.diagnostics.warning(kind, f'{message} {instead}', **about)
 
     def _obstacle(self, new: Atom) -> tuple[Kind, str]:

@@ -178,7 +178,8 @@ class _Ways:
     def _lost(self, use: Use | None, old: int | None, new: int | None) -> Exactness | None:
         """What the carrier loses of one step of the influence."""
         before, after = (None if s is None else self.rows[s] for s in (old, new))
-        way = Passage(use, before, after, self.core.single_step, new in self.mattering)
+        matters = new in self.mattering
+        way = Passage(use, before, after, self.core.single_step, matters, self.graded)
         reason = self.core.carrier.loses(way)
         if reason is None:
             return None

@@ -9,17 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..step import Leaf
 from .core import Core
 
 
 @contextlib.contextmanager
 def explained(state: Any, inputs: Any, remedy: str) -> Iterator[None]:
-    """Inside, a step that fails because state and inputs count different samples says so."""
+    """Inside, a step that fails because state and inputs count different samples says so; one that
+    fails for another reason says what it was given."""
     try:
         yield
     except (TypeError, ValueError) as error:
         of_state, of_inputs = _leading(state), _leading(inputs)
         if not of_state or not of_inputs or of_state & of_inputs:
+            error.add_note(f'The step has {told(inputs)} as inputs and {told(state)} as state.')
             raise
         raise ValueError(
             f'The step fails for {told(inputs)} as inputs and {told(state)} as state: the number '
@@ -44,6 +47,31 @@ def told(tree: Any) -> str:
 
 def _type(a: Any) -> str:
     return f'{jnp.result_type(a)}{list(jnp.shape(a))}'
+
+
+def refuse_others(known: Sequence[Any], given: Sequence[Any], names: Sequence[Leaf]) -> None:
+    """Refuse parameters of other shapes than those that a learner was compiled for, which have
+    these names."""
+    if same_shapes(known, given):
+        return
+    differing = [f'{len(given)} arrays, not {len(known)}']
+    if len(known) == len(given):
+        triples = zip(names, known, given, strict=True)
+        differing = [
+            f'{leaf.name} is {told(b)}, not {told(a)}'
+            for leaf, a, b in triples
+            if jnp.shape(a) != jnp.shape(b)
+        ]
+    raise ValueError(
+        f'`params` is not like those that the learner was compiled for: {"; ".join(differing)}. '
+        'Compile a learner for this model.'
+    )
+
+
+def same_shapes(a: Any, b: Any) -> bool:
+    """Whether the arrays of two trees have the same shapes. The trees themselves need not know when
+    they are equal (`eqx.nn.State` does not)."""
+    return [jnp.shape(v) for v in jax.tree.leaves(a)] == [jnp.shape(v) for v in jax.tree.leaves(b)]
 
 
 def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
@@ -85,7 +113,7 @@ def inputs_for(state: Any, known: Any, inputs: tuple, core: Callable[[], Core]) 
             f'`state` has the structure {structures[0]}, and the learner was compiled for '
             f'{structures[1]}.'
         )
-    if jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, known):
+    if same_shapes(state, known):
         return inputs
     batch = batch_of(known, state)
     if batch is None:

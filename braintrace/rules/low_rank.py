@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -64,7 +63,8 @@ class LowRank(Carrier):
         moved = Phi @ traces[U]
         pairs = zip(self.params, M, strict=True)
         J = {p.key: m + jnp.tensordot(moved, traces[p.key], 1) for p, m in pairs}
-        gram: Any = sum(_products(a.reshape(len(a), -1)) for a in J.values())
+        products = [_products(a.reshape(len(a), -1)) for a in J.values()]
+        gram = sum(products, start=jnp.zeros_like(Phi))
         squares, vectors = jnp.linalg.eigh(gram)
         r = traces[U].shape[1]
         new_U = vectors[:, ::-1][:, :r]

@@ -155,5 +155,7 @@ def rule_of(given: Any) -> Rule:
         return of_config(given)
     rule = getattr(given, 'rule', given)
     if not isinstance(rule, Rule):
-        raise TypeError(f'`algorithm` must be a name, a class of rules or a Rule, got {given!r}.')
+        raise TypeError(
+            f'`algorithm` must be a name, a class of rules or a Rule, got {type(given).__name__}.'
+        )
     return rule

@@ -320,7 +320,8 @@ class ETraceAlgorithm(Learner):
 
     def __init__(self, model: Any, graph_executor: ETraceGraphExecutor, name: str | None = None):
         super().__init__(name=name)
-        frontend.check_module(model)
+        if not isinstance(model, brainstate.nn.Module):
+            raise ValueError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
         if not isinstance(graph_executor, ETraceGraphExecutor):
             raise ValueError(
                 '`graph_executor` must be an ETraceGraphExecutor, got '

@@ -36,15 +36,16 @@ from ..learn.options import (
 )
 from ..learn.per_device import per_device
 from ..learn.records import Block, Run
-from ..learn.shapes import check_time, explained, inputs_for
+from ..learn.shapes import check_time, explained, inputs_for, refuse_others, same_shapes
 from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
 from .packing import CompiledFunction, pack, unpack
-from .plain_runs import Carry, PlainRunMixin
+from .plain_runs import Carry, PlainRunMixin, check_carry_type
 
 LARGE = 100_000  # numbers that a program may have as constants
+_REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
 
 
 class Example(NamedTuple):
@@ -136,6 +137,7 @@ class PureLearner(PlainRunMixin):
             self._how = how_to_learn_best(graph_of, options, **said)
         else:
             self._how = how_to_learn(rule, options, **said)
+        self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
         compiled = self._compiled(None, params, state, inputs, ())
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
         if not leaves and jax.tree.leaves(params):
@@ -143,7 +145,6 @@ class PureLearner(PlainRunMixin):
                 '`params` holds no inexact array, so there is nothing to learn. Modules that hold '
                 'their states are compiled by themselves: `compile(module, rule, *inputs)`.'
             )
-        self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
 
     @property
     def rule(self) -> Any:
@@ -195,7 +196,8 @@ class PureLearner(PlainRunMixin):
         def make() -> CompiledFunction:
             f = self._step if loss_fn is None else program
             given = inputs if loss_fn is None else (inputs, targets)
-            with explained(state, given, 'Make a carry for as many: `init(params, state)`.'):
+            refuse_others(self._example.params, leaves, self._example.skeleton.names)
+            with explained(state, given, _REMEDY):
                 traced = trace_step(f, params, state, *given)
             refuse_unused(traced.step)
             return compile_traced(traced, self._how, graded=None if loss_fn is None else (0,))
@@ -263,6 +265,7 @@ class PureLearner(PlainRunMixin):
         Returns:
             `((grads, losses), carry)`.
         """
+        check_carry_type(carry, 'grad(loss_fn, params, carry, xs, *targets)')
         self.rule.check_modulator(modulator)
         refuse_bad_mask(mask)
         inputs = self._split(xs, carry)
@@ -313,6 +316,7 @@ class PureLearner(PlainRunMixin):
     ) -> tuple[Any, Carry]:
         """Run over a sequence without a loss: the outputs, and the carry with its traces
         advanced."""
+        check_carry_type(carry, 'evolve(params, carry, xs)')
         inputs = self._split(xs, carry)
         length = sequence_length(inputs)
         leaves, skeleton = self._take_apart(params)
@@ -357,7 +361,7 @@ class PureLearner(PlainRunMixin):
             raise TypeError(
                 f'`xs` must be a tuple of {n} sequences, one for each input of the step.'
             )
-        if jax.tree.map(jnp.shape, xs) == jax.tree.map(jnp.shape, self._example.inputs):
+        if same_shapes(xs, self._example.inputs):
             raise ValueError(
                 f'`xs` has no time axis: its shape is that of the input of one step, '
                 f'{jax.tree.map(jnp.shape, xs[0])}. Time is the first axis of a sequence; one step '

@@ -131,8 +131,8 @@ def _refuse_hooks(cls: type) -> None:
     for name, part in _HOOKS.items():
         if hasattr(cls, name):
             raise TypeError(
-                f'`{cls.__name__}.{name}` would never be called: the {part} of a learner are not '
-                f'made there. Instead, {_INSTEAD[part]} (`docs/extending/carriers.md`).'
+                f'`{cls.__name__}.{name}` would never be called: a learner does not make its '
+                f'{part} there. Instead, {_INSTEAD[part]} (`docs/extending/carriers.md`).'
             )
 
 

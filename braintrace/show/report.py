@@ -225,10 +225,11 @@ class CompilationReport:
 
     def _memory_lines(self, memory: dict[str, int]) -> list[str]:
         traces, block = (bytes_as_text(memory[key]) for key in ('trace_bytes', 'block_bytes'))
-        steps = memory['block_steps']
+        count = memory['block_steps']
+        steps = f'{count} step{"s" if count != 1 else ""}'
         shared = 0 if self._core is None else bytes_of_parameters(self._core).shared
         beside = f', {bytes_as_text(shared)} of them shared by all parameters' if shared else ''
-        return ['Memory', f'  all traces {traces}{beside}; a block of {steps} steps about {block}']
+        return ['Memory', f'  all traces {traces}{beside}; a block of {steps} about {block}']
 
     def _choice_lines(self, choice: Choice) -> Iterator[str]:
         return choice_lines(choice, len(self._compiled.step.params))

@@ -253,7 +253,9 @@ def _relative_error(a: np.ndarray, true: np.ndarray) -> float:
 
 def _limit(limit: int | str) -> int:
     if not isinstance(limit, str):
-        return limit
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+            raise ValueError(f'`limit` must be a number of bytes, got {limit!r}.')
+        return int(min(limit, 2**63))
     try:
         return bytes_from_text(limit)
     except ValueError as error:
