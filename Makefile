@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: test lint format tests docs wheel matrix demo bench charts fuzz clean
+.PHONY: test lint format tests docs wheel matrix demo bench charts results fuzz clean
 
 # What must hold before a change goes in. The tests build the wheel and use it too.
 test: lint tests docs
@@ -20,9 +20,9 @@ format: .venv/ready
 tests: .venv/ready
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# The pages, in docs/_build/index.html; a warning is an error.
+# The pages, in docs/_build/index.html. The tutorials run, two at a time; a warning is an error.
 docs: .venv/ready
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
+	$(BIN)/sphinx-build -W --keep-going -q -E -j 2 docs docs/_build
 
 # What a release uploads, in dist.
 wheel: .venv/ready
@@ -64,6 +64,7 @@ demo: .venv/demo
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready
 	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
+	$(BIN)/python benchmarks/brains.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
 
 # The charts of that page, from the figures that were measured last.
 charts: .venv/ready
@@ -71,8 +72,12 @@ charts: .venv/ready
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference
-	.venv-reference/bin/$(PIP) braintrace==0.2.6
+	.venv-reference/bin/$(PIP) braintrace==0.2.6 numba
 	touch $@
+
+# Published results at laptop size, in docs/results.md.
+results: .venv/ready
+	$(BIN)/python results/run.py docs
 
 # The property tests with many more programs: make fuzz PROGRAMS=20000
 PROGRAMS ?= 5000

@@ -171,6 +171,11 @@ class TracedUse(NamedTuple):
         return [n for a, n in enumerate(self.y.aval.shape) if a != self.sample_axis]
 
     @property
+    def weights(self) -> int:
+        """How many weights a trace holds."""
+        return int(np.prod(self.op.labelled or self.op.w_shape))
+
+    @property
     def sample_label(self) -> str:
         """The label of the samples in a trace, '' for none."""
         if self.sample_axis < 0:
