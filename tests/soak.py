@@ -28,7 +28,7 @@ HERE = pathlib.Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE), str(HERE / 'learn')]
 STREAMED = 1_000_000  # steps
 SHARES = {'programs': 0.5, 'kills': 0.25, 'numbers': 0.25}  # of the time; beside them the stream
-SLICE = 600  # seconds after which a part begins again in a new process
+SLICE = 300  # seconds after which a part begins again in a new process
 
 
 class Tally:
@@ -60,48 +60,77 @@ class Programs:
     def __init__(self, seed):
         import jax
 
-        # Every other process optimises as little as the tests do.
-        jax.config.update('jax_disable_most_optimizations', bool(seed % 2))
+        # Half of the processes compute in float64, and half optimise as little as the tests do.
+        self.double = seed % 2 == 0
+        jax.config.update('jax_enable_x64', self.double)
+        jax.config.update('jax_disable_most_optimizations', bool(seed // 2 % 2))
+        processes = multiprocessing.get_context('spawn')
+        self.truth, other = processes.Pipe()
+        processes.Process(target=tell_truth, args=(other,), daemon=True).start()
 
     def trial(self, seed, tally):
         import jax
         import numpy as np
-        import random_programs as of
         import test_exactness as exactness
 
         import braintrace
 
         draw = random.Random(seed)
-        code = [
-            (draw.randrange(len(of.OPS)), draw.randrange(8), draw.randrange(8))
-            for _ in range(draw.randint(2, 6))
-        ]
+        step, data = program(draw.random(), self.STEPS)
+        self.truth.send((random.Random(seed).random(), self.STEPS))
         rule, options = draw.choice([('rtrl', {}), draw.choice(exactness.RULES)])
-        window, double = draw.randint(1, self.STEPS - 1), draw.random() < 0.5
-        step = exactness.read_out(of.build(code))
-        rng = np.random.RandomState(seed % 2**32)
-        sequences = rng.randn(2, self.STEPS, of.R, of.C).astype('float32')
-        with jax.enable_x64(double):
-            data = [*of.example(seed % 2**32)[:2], *map(jax.numpy.asarray, sequences)]
-            if double:
-                data = jax.tree.map(lambda a: a.astype('float64'), data)
-            try:
-                with warnings.catch_warnings(action='ignore'):
-                    claimed, found = claimed_gradients(step, data, rule, window, options)
-            except braintrace.NotSupportedError:
-                tally.counts['programs refused'] += 1
-                return
-            except TypeError as error:
-                assert 'custom_vjp' in str(error), error  # no derivative that goes forward
-                tally.counts['programs refused'] += 1
-                return
-            near = exactness.true_gradient(step, *data)
-        with jax.enable_x64(True):
-            true = exactness.true_gradient(
-                step, *jax.tree.map(lambda a: jax.numpy.asarray(np.asarray(a), 'float64'), data)
-            )
-        compare_gradients(tally, double, claimed, found, near, true)
+        window = draw.randint(1, self.STEPS - 1)
+        true, refused = self.truth.recv(), False
+        try:
+            with warnings.catch_warnings(action='ignore'):
+                claimed, found = claimed_gradients(step, data, rule, window, options)
+        except braintrace.NotSupportedError:
+            refused = True
+        except TypeError as error:
+            assert 'custom_vjp' in str(error), error  # no derivative that goes forward
+            refused = True
+        if refused:
+            tally.counts['programs refused'] += 1
+            return
+        near = jax.tree.map(np.asarray, exactness.true_gradient(step, *data))
+        compare_gradients(tally, self.double, claimed, found, near, true)
         jax.clear_caches()
+
+
+def program(seed, steps):
+    """A random step, and its parameters, state, inputs and targets: numbers of float32, in the
+    precision of the process."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+    import random_programs as of
+    import test_exactness as exactness
+
+    draw = random.Random(seed)
+    code = [
+        (draw.randrange(len(of.OPS)), draw.randrange(8), draw.randrange(8))
+        for _ in range(draw.randint(2, 6))
+    ]
+    rng = np.random.RandomState(draw.randrange(2**32))
+    params, state, _ = of.example(draw.randrange(2**32))
+    data = params, state, *rng.randn(2, steps, of.R, of.C)
+    rounded = jax.tree.map(lambda a: jnp.asarray(np.asarray(a, 'float32').astype(float)), data)
+    return exactness.read_out(of.build(code)), rounded
+
+
+def tell_truth(connection):
+    """BPTT in float64 of the programs that are asked for."""
+    import jax
+    import numpy as np
+    import test_exactness as exactness
+
+    jax.config.update('jax_enable_x64', True)
+    jax.config.update('jax_disable_most_optimizations', True)
+    with contextlib.suppress(EOFError):  # nobody asks any more
+        while True:
+            step, data = program(*connection.recv())
+            connection.send(jax.tree.map(np.asarray, exactness.true_gradient(step, *data)))
+            jax.clear_caches()
 
 
 def claimed_gradients(step, data, rule, window, options):

@@ -33,7 +33,7 @@ from ..learn.options import (
     unread,
     weigh,
 )
-from ..learn.per_device import per_device
+from ..learn.per_device import on_any_mesh, per_device
 from ..learn.records import Block, Run
 from ..learn.shapes import check_time, explained, inputs_for
 from ..rules.signals import Extra
@@ -186,7 +186,7 @@ class PureLearner(PlainRunMixin):
             given = inputs if loss_fn is None else (inputs, targets)
             with explained(state, given, 'Make a carry for as many: `init(params, state)`.'):
                 traced = trace_step(f, params, state, *given)
-            refuse_unused(traced.step)
+            refuse_unused(traced.step, leaves)
             graph = compile_step(traced.step, policy=how.policy, trace=how.traced)
             graded = None if loss_fn is None else (0,)
             core = core_of(
@@ -297,7 +297,8 @@ class PureLearner(PlainRunMixin):
         extra = Extra(signal, per_step(modulator, length))
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(loss_fn, params, carry, *first_of((inputs, targets)))
-        made = per_device(jitted, captured, leaves, carry, inputs, targets, mask, extra)
+        given = captured, leaves, carry, inputs, targets, mask, extra
+        made = on_any_mesh(jitted, given, ((leaves, None), carry), inputs)
         (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
@@ -331,7 +332,7 @@ class PureLearner(PlainRunMixin):
         key = 'evolve', window, skeleton
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(None, params, carry, first_of(inputs), ())
-        outs, new = per_device(jitted, captured, leaves, carry, inputs)
+        outs, new = on_any_mesh(jitted, (captured, leaves, carry, inputs), (None, carry), inputs)
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
@@ -349,6 +350,11 @@ class PureLearner(PlainRunMixin):
 
     def _split(self, xs: Any, carry: Carry) -> tuple:
         """The sequences of the step's inputs."""
+        if not isinstance(carry, Carry):
+            raise TypeError(
+                f'`carry` must be one of `init(params, state)` or of the last call, got '
+                f'{type(carry).__name__}.'
+            )
         n = len(self._example.inputs)
         if n == 1:
             xs = (xs,)
