@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: test lint format tests docs wheel matrix demo bench fuzz soak clean
+.PHONY: test lint format tests docs wheel matrix demo bench charts fuzz soak clean
 
 # What must hold before a change goes in. The tests build the wheel and use it too.
 test: lint tests docs
@@ -32,7 +32,7 @@ wheel: .venv/ready
 # A fast part of the tests at both ends of the bounds in pyproject.toml, recorded in docs/matrix.md.
 OLDEST := jax==0.8.0 jaxlib==0.8.0 numpy==2.0.0 brainstate==0.5.0 saiunit==0.5.0 brainevent==0.2.0
 NEWEST := --upgrade
-MATRIX ?= tests/rules tests/shells/test_function.py tests/shells/test_brainstate.py
+MATRIX ?= tests/rules/test_textbook.py tests/shells/test_function.py tests/shells/test_brainstate.py
 TRIED := python jax numpy brainstate saiunit brainevent tests
 
 matrix: .venv-oldest/row .venv-newest/row
@@ -64,6 +64,10 @@ demo: .venv/demo
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready
 	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
+
+# The charts of that page, from the figures that were measured last.
+charts: .venv/ready
+	$(BIN)/python benchmarks/charts.py
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference

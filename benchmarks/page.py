@@ -17,6 +17,10 @@ LowRankRTRL and UORO have exact credit inside windows by default, so that their 
 longer blocks. SnAp of 0.2.6 leaves out the reset gate of a
 GRU; ours follows it to all units it reaches, which costs more.
 
+![Microseconds a step of every rule, by model and size, beside 0.2.6 and BPTT](charts/time.png)
+
+![Relative error of the gradient of every rule beside BPTT's, by model and size](charts/error.png)
+
 | model | rule | us a step, ours | 0.2.6 | BPTT | bytes of traces, ours | 0.2.6 \
 | ours, cosine and error | 0.2.6 | ours, window 16 |
 |---|---|---|---|---|---|---|---|---|---|"""
@@ -29,6 +33,10 @@ Both libraries have the same weights and data.
 
 | model | rule | window 1, ours | 0.2.6 | window 4, ours | 0.2.6 |
 |---|---|---|---|---|---|"""
+MEMORY_CHART = (
+    '![Memory of a gradient over the length of the sequence, of D_RTRL and of BPTT; bytes of the '
+    'traces of each rule](charts/memory.png)'
+)
 REMARKS = {
     'kappa': (
         'The filter of e-prop stands for a leaky read-out, which these nets have not, so that less '
@@ -42,11 +50,12 @@ REMARKS = {
 HOW_TO_REPEAT = """## How to repeat it
 
 `make bench` sets up one environment with this project and one with braintrace 0.2.6, runs \
-`benchmarks/worker.py`, `benchmarks/rules.py` and `benchmarks/credit.py` in each, and
-writes this page. `python benchmarks/run.py OURS REFERENCE docs/benchmarks.md credit`, with two \
-interpreters, measures exact credit alone and replaces its section. Both libraries are used \
-through their public interface, on the models of \
-`benchmarks/models.py`, which are written once for both: only the
+`benchmarks/worker.py`, `benchmarks/rules.py` and `benchmarks/credit.py` in each, keeps what was \
+measured in `benchmarks/figures.json`, and
+writes this page and its charts from that; `make charts` draws the charts again. \
+`python benchmarks/run.py OURS REFERENCE docs/benchmarks.md credit`, with two interpreters, \
+measures exact credit alone and replaces its section. Both libraries are used through their public \
+interface, on the models of `benchmarks/models.py`, which are written once for both: only the
 class of linear layers differs. Keep the machine idle meanwhile: it takes about half an hour.
 """
 
@@ -80,7 +89,7 @@ def report(ours, theirs, starts):
         '## Memory\n\nTemporary bytes of a compiled D_RTRL driver (leaky layer 16-64, batch 4) by '
         'length of the sequence: '
         + ', '.join(f'{steps} steps {size / 1e6:.2f} MB' for steps, size in sizes)
-        + '.\n'
+        + f'.\n\n{MEMORY_CHART}\n'
     )
 
 

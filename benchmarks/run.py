@@ -1,6 +1,7 @@
 """Ours, braintrace 0.2.6 and BPTT side by side on this machine.
 
 `run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `credit` at the end for that section alone.
+What was measured is kept in `figures.json`, and the page and its charts are made from that.
 """
 
 import json
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 
+from charts import FIGURES, draw
 from page import HOW_TO_REPEAT, report, report_credit, report_rules, with_section
 
 HERE = pathlib.Path(__file__).parent
@@ -55,20 +57,43 @@ def main(ours, reference, output=None, only=None):
         return [seconds(*library, case) for library in libraries]
 
     if only == 'credit':
-        page = pathlib.Path(output)
-        section = '\n'.join(report_credit(*measure_both('credit.py')))
+        page, figures = pathlib.Path(output), json.loads(FIGURES.read_text())
+        figures['credit'] = measure_both('credit.py')
+        store(figures)
+        section = '\n'.join(report_credit(*figures['credit']))
         page.write_text(with_section(page.read_text(), section))
         return
     # In turns: a machine has its moods.
-    rows = least(*[measure_both() for _ in range(2)])
-    starts = least(*[[start_both(case) for case in range(CASES)] for _ in range(2)])
-    rules = measure_both('rules.py')
-    credit = report_credit(*measure_both('credit.py'))
-    parts = [*report(*rows, starts), *report_rules(*rules), *credit, HOW_TO_REPEAT]
-    text = '\n'.join(parts) + '\n'
+    figures = {
+        'worker': least(*[measure_both() for _ in range(2)]),
+        'starts': least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
+        'rules': measure_both('rules.py'),
+        'credit': measure_both('credit.py'),
+    }
+    store(figures)
+    draw(figures)
+    text = page_of(figures)
     print(text)
     if output is not None:
         pathlib.Path(output).write_text(text)
+
+
+def store(figures):
+    """Keep what was measured, a row on a line."""
+    FIGURES.write_text(
+        json.dumps(figures).replace(' {"c', '\n{"c').replace('[{"c', '[\n{"c') + '\n'
+    )
+
+
+def page_of(figures):
+    """The whole page, from what was measured."""
+    parts = [
+        *report(*figures['worker'], figures['starts']),
+        *report_rules(*figures['rules']),
+        *report_credit(*figures['credit']),
+        HOW_TO_REPEAT,
+    ]
+    return '\n'.join(parts) + '\n'
 
 
 if __name__ == '__main__':

@@ -4,11 +4,11 @@ It prints a line of JSON for each case. With the number of a case it computes th
 that case and ends: who starts the process takes the time.
 """
 
-import functools
 import json
 import sys
 import time
 import warnings
+from functools import partial
 
 import brainstate
 import jax
@@ -21,6 +21,7 @@ import braintrace
 warnings.simplefilter('ignore')
 OURS = sys.argv[1] == 'ours'
 LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
+LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
 
 
@@ -192,7 +193,7 @@ def pure_stream(steps=2000):
     xs = list(jax.random.normal(data_key, (8, 1, 1, 16)))
     learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0][0])
 
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
+    @partial(jax.jit, donate_argnums=(0, 1))
     def one(params, carry, x):
         (grads, _), carry = learner.grad(mean_square, params, carry, x, window=1)
         return moved(params, grads), carry
@@ -237,18 +238,26 @@ def rtrl():
     return [milliseconds(window) for window in (1, 32)]
 
 
-def memory(length):
-    """Temporary bytes of the compiled driver of a sequence of this length."""
+def memory(length, traces=True):
+    """Temporary bytes of the compiled gradient of a sequence of this length: of D_RTRL, or without
+    traces of BPTT."""
 
     def step(p, h, x):
         h = jnp.tanh(x @ p['W'] + p['a'] * h)
         return h, h
 
+    def backwards(p, h, xs):
+        def loss(p):
+            return jax.vmap(mean_square)(jax.lax.scan(partial(step, p), h, xs)[1]).mean()
+
+        return jax.grad(loss)(p)
+
     params = dict(W=jnp.ones((16, 64)), a=jnp.ones(64))
     state, xs = jnp.zeros((4, 64)), jnp.zeros((length, 4, 16))
     learner = braintrace.compile(step, 'd_rtrl', params, state, xs[0])
-    f = jax.jit(lambda p, c, x: learner.grad(mean_square, p, c, x))
-    compiled = f.lower(params, learner.init(params, state), xs).compile()
+    start = learner.init(params, state) if traces else state
+    f = jax.jit(partial(learner.grad, mean_square) if traces else backwards)
+    compiled = f.lower(params, start, xs).compile()
     return compiled.memory_analysis().temp_size_in_bytes
 
 
@@ -310,7 +319,8 @@ def main():
         say(case='pure stream', us=pure_stream())
         say(case='rtrl', ms=rtrl())
         say(case='compiling', seconds=compiling())
-        say(case='memory', bytes={n: memory(n) for n in (100, 1000, 10000)})
+        for case, traces in (('memory', True), ('memory of BPTT', False)):
+            say(case=case, bytes={n: memory(n, traces) for n in LENGTHS})
 
 
 if __name__ == '__main__':

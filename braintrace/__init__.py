@@ -36,6 +36,9 @@ _HOME = {
     ],
     'shells.dni': ['DNI'],
     'tools.comparison': ['Comparison', 'compare'],
+    'tools.record': ['record'],
+    'show.recording': ['Animation', 'Recording'],
+    'show.page': ['Page'],
     'compat.compiler': [
         'add_hidden_perturbation_from_minfo',
         'add_hidden_perturbation_in_module',

@@ -35,6 +35,12 @@ from .tools.comparison import (
     Comparison as Comparison,
     compare as compare,
 )
+from .tools.record import record as record
+from .show.recording import (
+    Animation as Animation,
+    Recording as Recording,
+)
+from .show.page import Page as Page
 from .compat.compiler import (
     add_hidden_perturbation_from_minfo as add_hidden_perturbation_from_minfo,
     add_hidden_perturbation_in_module as add_hidden_perturbation_in_module,

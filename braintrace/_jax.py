@@ -13,9 +13,9 @@ What leans on internals, and what breaks if it goes:
   constvars from the values; these two are the ones to change.
 - `jaxpr.debug_info._replace(arg_names=None, result_paths=None)`: `new_jaxpr`. Names of arguments
   must fit their number; if the fields go, leave the line out.
-- `eqn.replace(invars=..., source_info=...)`: `bind`, `located`. Without it a `custom_*` call
-  cannot be evaluated on other operands, and lines of libraries are reported instead of the
-  user's.
+- `eqn.replace(invars=..., source_info=...)`: `bind`, and `located` in `graph/lines.py`. Without it
+  a `custom_*` call cannot be evaluated on other operands, and lines of libraries are reported
+  instead of the user's.
 - `Var(aval)` with one argument: `bind`. Up to 0.4 it took a suffix and a count too; if it
   changes, take the inputs of a traced identity.
 - `eqn.primitive.bind(*values, **eqn.params)` and `primitive.multiple_results`: `bind`. Every
@@ -24,14 +24,14 @@ What leans on internals, and what breaks if it goes:
 - Names of primitives that begin with `custom_`, `closed_call`, `core_call`: `bind`. The
   parameters of these are not those of their `bind`; a new primitive of that kind would raise
   there.
-- The name `jit` of the call primitive (`pjit` up to 0.6), and its parameter `name`:
-  `frontends/brainevent.py`. Its kernels would be opened rather than called, which is slow.
+- The name `jit` of the call primitive (`pjit` up to 0.6), and its parameter `name`: the front-ends
+  of libraries of kernels. Their kernels would be opened rather than called, which is slow.
 - Programs inside of `eqn.params`, alone or in a tuple: `subjaxprs`. If they move into another
   container, what happens in loops and branches goes unseen.
 - `eqn.effects` is a set: `prune`, `new_jaxpr`. Without it, equations with side effects are
   pruned.
-- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `source_line`, `source_stack`,
-  `located`. Reports and errors say `?` in the place of a line; nothing else depends on it.
+- `eqn.source_info.traceback.frames` with `file_name`, `line_num`: `frames`. Reports and errors say
+  `?` in the place of a line; nothing else depends on it.
 - `jaxpr.debug_info.func_name`: `called_name`. Values in printed code have plainer names.
 - `atom.aval` with `shape`, `dtype`, `size`, `ndim`, and `jax.core.ShapedArray(shape, dtype)`:
   `is_float`, `trace`, `FunctionPrimitive`. Typed as `AbstractValue`, which does not promise them.
@@ -61,10 +61,6 @@ What leans on internals, and what breaks if it goes:
 from __future__ import annotations
 
 import functools
-import inspect
-import itertools
-import os
-import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, cast
 
@@ -78,9 +74,9 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
     'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
-    'close_jaxpr', 'explicit_mesh', 'frames_inside', 'identity_primitive', 'is_float', 'located',
-    'new_jaxpr', 'open_jaxpr', 'prune', 'run_jaxpr', 'source_line', 'source_stack', 'subjaxprs',
-    'trace', 'trace_context', 'type_of', 'varying_axes',
+    'close_jaxpr', 'explicit_mesh', 'frames', 'identity_primitive', 'is_complex', 'is_float',
+    'new_jaxpr', 'open_jaxpr', 'part', 'prune', 'real_dtype', 'run_jaxpr', 'subjaxprs', 'trace',
+    'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
 
@@ -230,52 +226,9 @@ def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:
     return [open_jaxpr(q)[0] for q in inner if isinstance(q, ClosedJaxpr | Jaxpr)]
 
 
-_HERE = re.escape(os.path.dirname(__file__))
-_LIBRARIES = re.compile(
-    r'/(jax|saiunit|brainunit|brainstate|brainevent|brainpy|brainpy_state|braintools|flax|equinox)/'
-    rf'|{_HERE}/(ops|nn)/'
-)
-_NOT_THE_USER = re.compile(rf'{_LIBRARIES.pattern}|{_HERE}/|/contextlib.py|/functools.py')
-_OPS = re.compile(rf'/(jax|saiunit)/|{_HERE}/ops/')  # below the layers of a library
-# What runs a user's model, rather than is a part of it.
-_TRACING = re.compile(rf'{_HERE}/(?!ops/|nn/)')
-
-
-def _lines(eqn: JaxprEqn) -> tuple[list, list]:
-    """The lines that led to an equation, from the inside: all, and those that are no library's."""
-    frames = [(f.file_name, f.line_num) for f in getattr(eqn.source_info.traceback, 'frames', ())]
-    inside = list(itertools.takewhile(lambda f: not _TRACING.search(f[0]), frames)) or frames
-    return inside, [f for f in inside if not _LIBRARIES.search(f[0])]
-
-
-def located(eqn: JaxprEqn, around: JaxprEqn | None) -> JaxprEqn:
-    """The equation; where none of its lines is the user's own, as inside functions that a library
-    compiles, at the place of the call around it."""
-    return eqn if around is None or _lines(eqn)[1] else eqn.replace(source_info=around.source_info)
-
-
-def frames_inside() -> int:
-    """How many frames above the caller are of this package or of a library that runs it: what to
-    add to the `stacklevel` of a warning that is about the user's line."""
-    caller = inspect.stack(0)[2:]
-    mine = itertools.takewhile(lambda frame: _NOT_THE_USER.search(frame.filename), caller)
-    return sum(1 for _ in mine)
-
-
-def source_line(eqn: JaxprEqn) -> str:
-    """`cell.py:41`: the line behind an equation, the user's own rather than a library's if there is
-    one, or `?`."""
-    inside, own = _lines(eqn)
-    own = own or [f for f in inside if not _OPS.search(f[0])] or inside
-    return f'{own[0][0].split("/")[-1]}:{own[0][1]}' if own else '?'
-
-
-def source_stack(eqn: JaxprEqn) -> tuple[list[tuple[str, int]], bool]:
-    """The files and lines behind an equation, from the inside, without those of JAX; and whether
-    the first is the user's own, rather than a library's."""
-    inside, own = _lines(eqn)
-    stack = [f for f in inside if not re.search('/(jax|saiunit)/', f[0])]
-    return stack, bool(stack) and stack[0] in own
+def frames(eqn: JaxprEqn) -> list[tuple[str, int]]:
+    """The files and lines that led to an equation, from the inside."""
+    return [(f.file_name, f.line_num) for f in getattr(eqn.source_info.traceback, 'frames', ())]
 
 
 def called_name(eqn: JaxprEqn) -> str:

@@ -20,6 +20,7 @@ import braintools
 import jax
 import numpy as np
 from command import run
+from picture import BLUE, level, panels, save
 from tqdm.auto import tqdm
 
 import braintrace
@@ -66,6 +67,7 @@ def train(
     rate=2e-3,
     chunk=256,
     seed=0,
+    picture='byte_language_model.png',
     progress=True,
     **options,
 ):
@@ -106,11 +108,23 @@ def train(
             bits.append(float(losses.mean()) / np.log(2))
             bar.set_postfix(bits=f'{np.mean(bits[-10:]):.3f}', refresh=False)
             bar.update(chunk)
+    counted = {'single bytes': entropy(data, 0), 'pairs': entropy(data, 1)}
+    draw(picture, bits, chunk, counted, rule)
     return {
         'bits per byte': float(np.mean(bits[-max(len(bits) // 10, 1) :])),
-        'of single bytes': entropy(data, 0),
-        'of pairs': entropy(data, 1),
+        **{f'of {what}': bits for what, bits in counted.items()},
     }
+
+
+def draw(file, bits, chunk, counted, rule):
+    """Bits per byte while the text goes by, and what counting would need."""
+    title = f'Every byte is foretold before it is learned from: a GRU with {rule} reads source code'
+    figure, [axes] = panels(title, 1)
+    axes.plot(np.arange(1, len(bits) + 1) * chunk, bits, color=BLUE, linewidth=2)
+    for what, needed in counted.items():
+        level(axes, needed, f'the best table of {what}: {needed:.2f}')
+    axes.set(xlabel='bytes read by each stream', ylabel='bits per byte', ylim=(0, 8))
+    save(figure, file)
 
 
 if __name__ == '__main__':

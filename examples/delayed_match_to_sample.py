@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 import saiunit as u
 from command import run
+from picture import BLUE, GREY, level, panels, save
 from tqdm.auto import trange
 
 import braintrace
@@ -67,6 +68,7 @@ def train(
     batch=64,
     rate=2e-3,
     seed=0,
+    picture='delayed_match_to_sample.png',
     progress=True,
     **options,
 ):
@@ -102,7 +104,26 @@ def train(
     for _ in (bar := trange(updates, unit='update', disable=not progress)):
         right.append(float(learn()))
         bar.set_postfix(right=f'{np.mean(right[-20:]):.2f}', refresh=False)
+    draw(picture, trials(1, delay)[0][:, 0], right, rule)
     return {'share of right answers': float(np.mean(right[-max(updates // 10, 1) :]))}
+
+
+def draw(file, spikes, right, rule):
+    """The spikes that come in during one trial, and the share of right answers."""
+    title = f'Were the two stimuli the same? Spiking neurons learn to bridge the delay with {rule}'
+    figure, [left, after] = panels(title, 1, 1)
+    when, wire = np.nonzero(np.asarray(spikes))
+    left.plot(when, wire, '|', color=BLUE, markersize=5)
+    left.axvspan(SHOW, len(spikes) - SHOW - DECIDE, color=GREY, alpha=0.12)
+    left.set(title='one trial: stimulus, delay (grey), stimulus', xlabel='ms', ylabel='wire')
+    after.plot(right, color=BLUE, alpha=0.25)
+    last = max(len(right) // 25, 1)
+    after.plot(
+        np.arange(last, len(right) + 1) - 1, np.convolve(right, np.ones(last) / last, 'valid')
+    )
+    level(after, 0.5, 'chance')
+    after.set(title='share of right answers', xlabel='updates', ylim=(0.3, 1.02))
+    save(figure, file)
 
 
 if __name__ == '__main__':

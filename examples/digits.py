@@ -17,6 +17,7 @@ import braintools
 import jax.numpy as jnp
 import numpy as np
 from command import run
+from picture import BLUE, GREEN, ORANGE, panels, save
 from tqdm.auto import trange
 
 import braintrace
@@ -45,7 +46,16 @@ def load(test=300, seed=0):
 
 
 def train(
-    rule='d_rtrl', *, units=128, epochs=60, batch=32, rate=3e-3, seed=0, progress=True, **options
+    rule='d_rtrl',
+    *,
+    units=128,
+    epochs=60,
+    batch=32,
+    rate=3e-3,
+    seed=0,
+    picture='digits.png',
+    progress=True,
+    **options,
 ):
     """Learn from 1497 digits; gives the share of the other 300 that are named rightly."""
     brainstate.random.seed(seed)
@@ -68,15 +78,36 @@ def train(
         optimizer.update(grads)
         return losses[-1].mean()
 
-    rng = np.random.RandomState(seed)
+    rng, curve = np.random.RandomState(seed), []
     for _ in (bar := trange(epochs, unit='epoch', disable=not progress)):
         batches = rng.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
         losses = [learn(xs[:, i], ys[i]) for i in batches]
         schedule.step()
+        curve.append(float(np.mean(losses)))
         bar.set_postfix(loss=f'{np.mean(losses):.3f}')
     brainstate.nn.init_all_states(net, batch_size=len(answers))
     named = brainstate.transform.for_loop(net, test)[-1].argmax(-1)
+    draw(picture, curve, test, np.asarray(named), answers, rule)
     return {'test accuracy': float((named == answers).mean())}
+
+
+def draw(file, curve, rows, named, answers, rule):
+    """The loss over the epochs, and digits of the test with what they were taken for."""
+    right = f'{(named == answers).mean():.1%} of {len(answers)} new ones are named rightly'
+    figure, [left, shown] = panels(f'Digits read row by row, learned with {rule}: {right}', 1, 1.3)
+    left.semilogy(curve, color=BLUE, linewidth=2)
+    left.set(title='loss after the last row', xlabel='epochs')
+    order = np.argsort(named == answers, kind='stable')[:28]  # the wrong ones first
+    tiles = np.ones((4 * 11, 7 * 10))
+    for k, i in enumerate(order):
+        y, x = 11 * (k // 7), 10 * (k % 7)
+        tiles[y : y + ROWS, x : x + ROWS] = 1 - rows[:, i]
+        colour = GREEN if named[i] == answers[i] else ORANGE
+        shown.text(x + 3.5, y + 9.2, str(named[i]), color=colour, ha='center', va='center')
+    shown.imshow(tiles, cmap='gray', vmin=0, vmax=1)
+    shown.set_title('what they were taken for; wrong ones first, in orange')
+    shown.axis('off')
+    save(figure, file)
 
 
 if __name__ == '__main__':

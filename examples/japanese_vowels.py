@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 import saiunit as u
 from command import run
+from picture import BLUE, level, panels, save
 from tqdm.auto import trange
 
 import braintrace
@@ -89,6 +90,7 @@ def train(
     rate=3e-3,
     noise=0.5,
     seed=0,
+    picture='japanese_vowels.png',
     progress=True,
     **options,
 ):
@@ -117,18 +119,32 @@ def train(
         )
         return (losses * m).sum() / m.sum()
 
-    order = np.random.RandomState(seed)
+    order, curve = np.random.RandomState(seed), []
     for _ in (bar := trange(epochs, unit='epoch', disable=not progress)):
         batches = order.permutation(len(ys))[: len(ys) // batch * batch].reshape(-1, batch)
         losses = [learn(xs[:, i], ys[i], mask[:, i]) for i in batches]
         schedule.step()
+        curve.append(float(np.mean(losses)))
         bar.set_postfix(loss=f'{np.mean(losses):.3f}')
 
     xs, ys, mask = test
     brainstate.nn.init_all_states(net, batch_size=len(ys))
     scores = brainstate.transform.for_loop(net, (xs - mean) / std)
-    said = jnp.sum(jax.nn.log_softmax(scores) * mask[..., None], 0).argmax(-1)
-    return {'training loss': float(np.mean(losses)), 'test accuracy': float((said == ys).mean())}
+    heard = jnp.cumsum(jax.nn.log_softmax(scores) * mask[..., None], 0).argmax(-1)  # so far
+    right = np.asarray((heard == ys).mean(1))
+    draw(picture, curve, right, f'{model.upper()} with {rule}')
+    return {'training loss': curve[-1], 'test accuracy': float(right[-1])}
+
+
+def draw(file, curve, right, what):
+    """The loss over the epochs, and how soon the speaker is known."""
+    figure, [left, after] = panels(f'Who is speaking? A {what} learns frame by frame', 1, 1)
+    left.plot(curve, color=BLUE, linewidth=2)
+    left.set(title='loss of a frame while learning', xlabel='epochs')
+    after.plot(np.arange(1, len(right) + 1), right, 'o-', color=BLUE, markersize=4)
+    level(after, 1 / SPEAKERS, 'chance')
+    after.set(title='new utterances: share told rightly', xlabel='frames heard', ylim=(0, 1.02))
+    save(figure, file)
 
 
 if __name__ == '__main__':

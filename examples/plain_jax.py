@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from command import run
+from picture import BLUE, GREY, ORANGE, panels, save
 from tqdm.auto import trange
 
 import braintrace
@@ -84,6 +85,7 @@ def train(
     window=10,
     rate=3e-3,
     seed=0,
+    picture='plain_jax.png',
     progress=True,
     **options,
 ):
@@ -116,10 +118,30 @@ def train(
     params, _, carry, bits = held
     xs, ys, _ = pulses(key, bits, 500)
     outs, _ = learner.evolve(params, carry, xs)
+    draw(picture, losses, xs[:200, 0], outs[:200, 0], rule)
     return {
         'cross-entropy': float(cross_entropy(outs, ys)),
         'share of wrong bits': float(((outs > 0) != ys).mean()),
     }
+
+
+def draw(file, losses, xs, outs, rule):
+    """How the loss fell, and a piece of one stream at the end: pulses, and what is remembered."""
+    figure, [left, after] = panels(f'A memory of three bits, learned with {rule}', 1, 1.6)
+    left.semilogy(losses, color=BLUE, alpha=0.6)
+    left.set(title='cross-entropy', xlabel='updates')
+    remembered = jax.nn.sigmoid(outs)
+    for wire in range(BITS):
+        base = 1.6 * wire
+        after.plot(base + remembered[:, wire], color=BLUE, linewidth=1.6)
+        for value, colour in ((1, ORANGE), (-1, GREY)):
+            when = np.flatnonzero(np.asarray(xs[:, wire]) == value)
+            after.plot(
+                when, np.full(len(when), base + (value > 0)), 'o', color=colour, markersize=5
+            )
+    after.set_yticks([1.6 * wire + 0.5 for wire in range(BITS)], [f'wire {w}' for w in range(BITS)])
+    after.set(title='pulses up (orange) and down (grey); blue: what is remembered', xlabel='steps')
+    save(figure, file)
 
 
 if __name__ == '__main__':

@@ -1,4 +1,7 @@
-"""Compile a GRU and print what the compiler decided for each of its parameters."""
+"""Compile a GRU, print what the compiler decided for each of its parameters, and draw it.
+
+The drawing is a page that stands alone, to be opened in a browser.
+"""
 
 import warnings
 
@@ -20,6 +23,7 @@ class Net(brainstate.nn.Module):
 
 if __name__ == '__main__':
     warnings.simplefilter('ignore')  # the report says the same
-    net = brainstate.nn.init_all_states(Net(), batch_size=4)
-    graph = braintrace.compile_etrace_graph(net, jnp.ones((4, 8)))
-    braintrace.CompilationReport(graph).show(level=2)
+    learner = braintrace.compile(Net(), 'd_rtrl', jnp.ones((4, 8)), batch_size=4)
+    learner.report.show(level=2)
+    learner.report.draw(html=True, title='A GRU with D_RTRL').save('report.html')
+    print('The picture is in report.html.')

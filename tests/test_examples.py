@@ -9,9 +9,13 @@ EXAMPLES = pathlib.Path(__file__).parent.parent / 'examples'
 
 
 @pytest.fixture
-def example(monkeypatch):
+def example(monkeypatch, tmp_path):
+    """Imports an example; whatever it does, it writes one picture."""
     monkeypatch.syspath_prepend(EXAMPLES)
-    return __import__
+    monkeypatch.chdir(tmp_path)
+    yield __import__
+    [picture] = tmp_path.glob('*.png')
+    assert picture.stat().st_size > 10_000
 
 
 @pytest.mark.parametrize(

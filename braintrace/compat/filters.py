@@ -82,8 +82,8 @@ class GradExpon(brainstate.nn.Module):  # type: ignore[misc]
             self.decay = jnp.exp(-jnp.asarray(brainstate.environ.get_dt() / tau_or_decay))
         else:
             raise TypeError(
-                '`tau_or_decay` must be a float, or a time with a unit, '
-                f'got {type(tau_or_decay).__name__}.'
+                '`tau_or_decay` must be a float, or a time with a unit, got '
+                f'{type(tau_or_decay).__name__}.'
             )
         zeros = jax.tree.map(lambda g: jnp.zeros(g.shape, g.dtype), grad_shape)
         self.gradients = brainstate.LongTermState(zeros)

@@ -42,8 +42,8 @@ class HiddenPerturbation(NamedTuple):
     def _check(self, perturb_data: Sequence[Any]) -> None:
         if len(perturb_data) != len(self.perturb_vars):
             raise PerturbationError(
-                '`perturb_data` must have one array for each of the '
-                f'{len(self.perturb_vars)} hidden states, got {len(perturb_data)}.'
+                f'`perturb_data` must have one array for each of the {len(self.perturb_vars)} '
+                f'hidden states, got {len(perturb_data)}.'
             )
 
     def eval_jaxpr(self, inputs: Sequence[Any], perturb_data: Sequence[Any]) -> list[Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 from .._jax import Traced
 from ..graph.compile import Graph
@@ -14,6 +14,7 @@ from .perturbation import HiddenPerturbation, perturbation
 from .relation import HiddenParamOpRelation, published_relations
 
 if TYPE_CHECKING:
+    from ..show.page import Page
     from ..show.picture import Picture
 
 
@@ -67,12 +68,21 @@ class ETraceGraph(NamedTuple):
         """The diagnostics about one weight, one hidden state or of one kind."""
         return self.compiled.explain(weight_path=weight_path, hidden_path=hidden_path, kind=kind)
 
-    def draw(self) -> Picture:
-        """A picture of the model: hidden groups, weights and ops, with `svg()`, `mermaid()` and
-        `matplotlib()`."""
-        from ..show.picture import draw
+    @overload
+    def draw(self, html: Literal[False] = False) -> Picture: ...
 
-        return draw(self.compiled)
+    @overload
+    def draw(self, html: Literal[True]) -> Page: ...
+
+    def draw(self, html: bool = False) -> Picture | Page:
+        """A picture of the model: hidden groups, weights and ops, with `svg()`, `mermaid()` and
+        `matplotlib()`. With `html` it is a page that stands alone, with `save(path)`: boxes tell
+        shapes, bytes and the user's line when pointed at. `learner.report.draw` also knows the
+        rule, hence the bytes of its traces and what is exact."""
+        from ..show.report import CompilationReport
+
+        report = CompilationReport(self)
+        return report.draw(True) if html else report.draw()
 
     def dict(self) -> dict[str, Any]:
         """The fields by name."""

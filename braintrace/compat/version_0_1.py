@@ -81,8 +81,8 @@ class _DictOp(ETraceOp):
         name = type(self).__name__
         if not isinstance(weights, dict):
             raise TypeError(
-                f'`{name}`: the weights must be a dict with {self.keys}, '
-                f'got {type(weights).__name__}.'
+                f'`{name}`: the weights must be a dict with {self.keys}, got '
+                f'{type(weights).__name__}.'
             )
         missing = [k for k in self.keys if k not in weights]
         if missing:

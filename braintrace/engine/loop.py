@@ -71,7 +71,7 @@ def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -
     Axes of length one stay outside: XLA would move data to lay them out.
     """
     if length == 1:
-        carry, out = f(carry, jax.tree.map(lambda a: a[0], xs))
+        carry, out = f(carry, jax.tree.map(lambda a: jnp.squeeze(a, 0), xs))
         return carry, jax.tree.map(lambda a: a[None], out)
     of_outs: Any = None
 
@@ -86,6 +86,18 @@ def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -
     start = _squeezed(carry)
     carry, outs = jax.lax.scan(turn, start, _squeezed(xs), length=length, reverse=reverse)
     return _reshaped(carry, of_carry), _reshaped(outs, of_outs, length)
+
+
+def all_steps(f: Callable, length: int, *xs: Any) -> Any:
+    """`f` at all steps at once: `jax.vmap`, without an axis when there is one step.
+
+    What `f` computes again of a step that was run before then looks to XLA as it did there, and is
+    computed once.
+    """
+    if length > 1:
+        return jax.vmap(f)(*xs)
+    out = f(*jax.tree.map(lambda a: jnp.squeeze(a, 0), xs))
+    return jax.tree.map(lambda a: a[None], out)
 
 
 def _squeezed(tree: Any) -> Any:

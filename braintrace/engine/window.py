@@ -27,7 +27,7 @@ from .evaluate import (
     floats_of,
 )
 from .factors import Factors
-from .loop import scan
+from .loop import all_steps, scan
 from .program import Program
 
 
@@ -147,7 +147,7 @@ class Window:
 
     def over_steps(self, f: Callable, *moving: Any) -> Any:
         """`f(moment, *moving of that step)` for all steps at once."""
-        return jax.vmap(f)(self.moments, *moving)
+        return all_steps(f, self.length, self.moments, *moving)
 
     def at(self, moment: Moment, params: Values | None = None) -> Given:
         """What one step starts from."""
@@ -194,7 +194,8 @@ class Window:
             given = self.given.captured, self.params, hidden, other, inputs, products
             return run_jaxpr(program, *[a for part in given for a in part])
 
-        return jax.vmap(one)(self.before, self.before_other, self.given.inputs, self.products)
+        state = self.before, self.before_other
+        return all_steps(one, self.length, *state, self.given.inputs, self.products)
 
     def operand(self, use: Use) -> Any:
         """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise
@@ -208,7 +209,7 @@ class Window:
             at = dict(zip(wanted, values, strict=True))
             return op.x([a.val if isinstance(a, Literal) else at[a] for a in use.eqn.invars])
 
-        return jax.vmap(one)(self.values(wanted))
+        return all_steps(one, self.length, self.values(wanted))
 
     @cached_property
     def ops(self) -> list[Op]:
@@ -227,7 +228,7 @@ class Window:
         start, *free = self.values([d.first.y[0], *between.free])
 
         def follow(y):
-            return jax.vmap(lambda free, y: between(free, y)[0])(free, y)
+            return all_steps(lambda free, y: between(free, y)[0], self.length, free, y)
 
         _, slopes = jax.jvp(follow, (start,), (jnp.ones_like(start),))
         weights = weight_program(self.program.step, [d.first.w, d.second.w])
@@ -281,10 +282,9 @@ class Window:
             values = {name: combine(moving.get(name, {}), a) for name, a in places.items()}
             turn = self._turn(values['params'], overrides, variables)
             if per_step:
-                ends = jax.vmap(turn)(
-                    (values['hidden'], values['other']), (values['inputs'], added, self._ok)
-                )
-                (hidden, other), outs = ends
+                state = values['hidden'], values['other']
+                inputs = values['inputs'], added, self._ok
+                (hidden, other), outs = all_steps(turn, self.length, state, inputs)
             else:
                 start = values['hidden'], values['other']
                 xs = values['inputs'], added, self._ok

@@ -4,12 +4,16 @@ A model reaches a learner in one of two ways. As an argument of a plain step, `s
 *inputs)`: then its `Form` takes it apart into parameters and the rest, puts it together again, and
 says how gradients look; pytrees, Equinox and Flax NNX have one. Or as an object that holds its
 states: then its `Framework` finds them, runs one step as a pure program and writes values back;
-brainstate and Flax NNX are such. A front-end imports `step` and its own framework, nothing else.
+brainstate and Flax NNX are such. What a model is made of may be a library's too: of matrices and
+kernels that run as a whole, the `Kernels` of the library tell. A front-end imports `step` and its
+own framework, nothing else.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
+import importlib.util
 import sys
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -18,6 +22,7 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 
+from .._jax import JaxprEqn
 from ..step import Leaf, Step
 from .forms import Form
 
@@ -43,18 +48,31 @@ class Held(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class TracedModel:
-    """One step of a model that holds its states.
+class Traced:
+    """One step of a model as every front-end gives it, and a learner takes it.
+
+    How values come into it and go back differs: a `TracedModel` reads and writes the objects that
+    hold its states, a `TracedFunction` takes a state apart and puts it together.
 
     Args:
-        step: the step.
+        step: the program.
         out_tree: the structure of its outputs.
-        held: the states it reads or writes; the leaves of each role come in this order.
-        origin: what the framework itself has to say about the trace.
     """
 
     step: Step
     out_tree: Any
+
+
+@dataclass(frozen=True, eq=False)
+class TracedModel(Traced):
+    """One step of a model that holds its states.
+
+    Args:
+        step, out_tree: the program, and the structure of its outputs.
+        held: the states it reads or writes; the leaves of each role come in this order.
+        origin: what the framework itself has to say about the trace.
+    """
+
     held: tuple[Held, ...]
     origin: Any = None
 
@@ -161,12 +179,40 @@ class Framework(Protocol):
         are; `states(*args)` of the result are those that it reads or writes."""
 
 
+class Kernels(Protocol):
+    """What the ops ask of a library of sparse matrices."""
+
+    def calls_kernel(self, eqn: JaxprEqn) -> bool:
+        """Whether an equation calls a kernel of the library, a product to be looked at from
+        outside."""
+
+    def by_columns(self, matrix: Any) -> bool:
+        """Whether this is a matrix of the library in which columns are compressed, not rows."""
+
+    def runnable(self, matrix: Any) -> Any:
+        """A matrix, with kernels that can run here if they are the library's."""
+
+
+class NumbaBridge(Protocol):
+    """A library that lets XLA call what numba has compiled."""
+
+    def numba_call(self, kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
+        """A kernel `(*operands, out)` for the CPU as a function `(*operands) -> out` of JAX."""
+
+
 # ---- which framework ----
+
+# packages whose lines are a library's and not the user's, and those that they compute with
+FRAMEWORKS = 'brainstate brainevent brainpy brainpy_state braintools equinox flax'.split()
+NUMERICS = ('jax', 'saiunit', 'brainunit')
+# primitives of theirs that act element by element, by name
+ELEMENTWISE = 'heaviside_surrogate_gradient'
 
 # front-ends beside this file, each with the module that is loaded if it has models
 HOLDING = {'brainstate': 'brainstate', 'nnx': 'flax.nnx'}
 ARGUMENTS = {'nnx': 'flax.nnx', 'equinox': 'equinox'}
 ALONE = {'equinox': 'equinox', 'linen': 'flax.linen'}
+MATRICES = {'brainevent': 'brainevent', 'saiunit': 'saiunit'}
 
 
 def _loaded(names: Mapping[str, str]) -> Iterator[Any]:
@@ -195,14 +241,40 @@ def advice_for(model: Any) -> str | None:
     return next((told for f in _loaded(ALONE) if (told := f.advice_for(model))), None)
 
 
+def calls_kernel(eqn: JaxprEqn) -> bool:
+    """Whether an equation calls a kernel that a library has written for some device."""
+    return any(f.calls_kernel(eqn) for f in _loaded(MATRICES))
+
+
+def by_columns(matrix: Any) -> bool:
+    """Whether columns of a sparse matrix are compressed, not rows."""
+    return any(f.by_columns(matrix) for f in _loaded(MATRICES))
+
+
+def runnable(matrix: Any) -> Any:
+    """A sparse matrix, with kernels that can run here if it has any of a library."""
+    for f in _loaded(MATRICES):
+        matrix = f.runnable(matrix)
+    return matrix
+
+
+@functools.cache
+def numba_bridge() -> NumbaBridge | None:
+    """What lets XLA call a kernel of numba; None where that or numba itself is not installed."""
+    if any(importlib.util.find_spec(name) is None for name in ('numba', 'brainevent')):
+        return None
+    bridge: Any = importlib.import_module('.brainevent', __package__)
+    return bridge
+
+
 def holders_of(thing: Any) -> dict[tuple, Held] | None:
     """What a module, an optimiser or another object of a loaded framework holds, by path; anything
     with a `value` holds that. None for other objects."""
-    found = (f.holders(thing) for f in _loaded(HOLDING))
-    known = next((holders for holders in found if holders is not None), None)
-    if known is None and hasattr(thing, 'value'):
-        return {(): Held((), OTHER, thing)}
-    return known
+    for framework in _loaded(HOLDING):
+        holders = framework.holders(thing)
+        if holders is not None:
+            return holders
+    return {(): Held((), OTHER, thing)} if hasattr(thing, 'value') else None
 
 
 def leaves_of(path: tuple, value: Any, columns: int = 0) -> list[Leaf]:

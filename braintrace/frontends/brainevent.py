@@ -1,11 +1,10 @@
-"""Kernels of brainevent, and of ours that it lets XLA call."""
+"""Matrices and kernels of brainevent, and kernels of ours that it lets XLA call."""
 
 from __future__ import annotations
 
 import atexit
 import functools
 import importlib.util
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -13,15 +12,16 @@ import jax
 
 from .._jax import JaxprEqn
 
-_KERNELS = ('brainevent.',)  # how the compiled functions of libraries of kernels begin
+_KERNELS = 'brainevent.'  # how the names of its compiled functions begin
 
 
-def calls_library_kernel(eqn: JaxprEqn) -> bool:
-    """Whether an equation calls a kernel that a library has written for some device."""
-    found = eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
-    if found:
+def calls_kernel(eqn: JaxprEqn) -> bool:
+    """Whether an equation calls a kernel of the library. From then on the process waits for what is
+    in flight before it ends."""
+    its_own = eqn.primitive.name == 'jit' and eqn.params['name'].startswith(_KERNELS)
+    if its_own:
         _wait_at_exit()
-    return found
+    return its_own
 
 
 @functools.cache
@@ -37,12 +37,6 @@ def _wait() -> None:
             a.block_until_ready()
 
 
-@functools.cache
-def has_numba() -> bool:
-    """Whether numba is there to compile a kernel for the CPU, and brainevent to let XLA call it."""
-    return all(importlib.util.find_spec(name) is not None for name in ('numba', 'brainevent'))
-
-
 def numba_call(kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
     """A kernel `(*operands, out)` that numba has compiled, as a function of JAX."""
     import brainevent
@@ -52,12 +46,38 @@ def numba_call(kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any
     return lambda *operands: call(*operands)[0]
 
 
-def numba_is_missing() -> bool:
-    """Whether brainevent would choose numba here, its choice on a CPU, and it is not installed."""
-    brainevent = sys.modules.get('brainevent')  # a global setting of it: no matrix carries it
+def by_columns(matrix: Any) -> bool:
+    """Whether this is a matrix of the library in which columns are compressed, not rows."""
+    import brainevent
+
+    return isinstance(matrix, brainevent.CSC)
+
+
+def runnable(matrix: Any) -> Any:
+    """A matrix, with kernels in plain JAX where those of its choice need what is not installed."""
+    if getattr(matrix, 'backend', '') is None and _numba_is_missing():
+        matrix.backend = _PLAIN
+    return matrix
+
+
+def choose_plain_kernels() -> None:
+    """Let kernels run in plain JAX instead of not at all, where nobody has chosen others."""
+    import brainevent
+
+    if _numba_is_missing():
+        brainevent.config.set_backend('cpu', _PLAIN)
+
+
+_PLAIN = 'jax_raw'
+
+
+def _numba_is_missing() -> bool:
+    """Whether the library would choose numba, as on a CPU unless its global setting says otherwise,
+    and it is not installed."""
+    import brainevent
+
     return (
-        brainevent is not None
-        and jax.default_backend() == 'cpu'
+        jax.default_backend() == 'cpu'
         and importlib.util.find_spec('numba') is None
         and brainevent.config.get_backend('cpu') is None
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -14,7 +13,7 @@ from .._jax import Jaxpr, new_jaxpr, open_jaxpr, subjaxprs
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
 from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, Watched, leaves_of
-from .brainevent import calls_library_kernel
+from .brainevent import calls_kernel, choose_plain_kernels
 
 _double = jax.config.read('jax_enable_x64')
 import brainstate  # noqa: E402
@@ -24,7 +23,7 @@ if _double and not jax.config.read('jax_enable_x64'):
     brainstate.environ.set(precision=64)
 
 
-class Origin(NamedTuple):
+class StatefulStep(NamedTuple):
     """What brainstate made of a step: the stateful function, and the states that were known to it
     by path."""
 
@@ -86,9 +85,8 @@ def trace(
     stateful = brainstate.transform.StatefulFunction(
         _watched(f, known), return_only_write=False, name='step'
     )
-    with (
-        brainstate.check_state_value_tree()
-    ):  # else a state whose unit changes keeps a tracer for ever
+    # Unchecked, a state whose unit changes would keep a tracer for ever.
+    with brainstate.check_state_value_tree():
         closed = stateful.get_jaxpr(*inputs, **named)
     for state in stateful.get_write_states(*inputs, **named):
         _refuse_written_parameter(state, known)
@@ -101,7 +99,7 @@ def trace(
     held = tuple(Held(path_of[id(s)], role(s), s) for s in states)
     out_tree: Any = jax.tree.structure(stateful.get_out_shapes(*inputs, **named)[0])
     step = _as_step(jaxpr, captured, held, out_tree.num_leaves)
-    traced = TracedModel(step, out_tree, held, Origin(stateful, known))
+    traced = TracedModel(step, out_tree, held, StatefulStep(stateful, known))
     return traced, [path_of[id(s)] for s in strangers]
 
 
@@ -139,8 +137,7 @@ def _refuse_written_parameter(state: Any, known: Mapping[tuple, Any]) -> None:
         path = next((dotted(p) for p, s in known.items() if s is state), '?')
         raise NotSupportedError(
             f'Parameter {path} is written inside the step. A parameter must only be read there: '
-            'make it another '
-            'kind of state, or update it outside.'
+            'make it another kind of state, or update it outside.'
         )
 
 
@@ -149,17 +146,10 @@ def _choose_kernels(jaxpr: Jaxpr) -> None:
     they run in plain JAX instead of not at all."""
 
     def calls_kernels(jaxpr: Jaxpr) -> bool:
-        return any(
-            calls_library_kernel(e) or any(map(calls_kernels, subjaxprs(e))) for e in jaxpr.eqns
-        )
+        return any(calls_kernel(e) or any(map(calls_kernels, subjaxprs(e))) for e in jaxpr.eqns)
 
-    import brainevent
-
-    undecided = brainevent.config.get_backend('cpu') is None
-    without_numba = importlib.util.find_spec('numba') is None
-    on_cpu = jax.default_backend() == 'cpu'
-    if on_cpu and undecided and without_numba and calls_kernels(jaxpr):
-        brainevent.config.set_backend('cpu', 'jax_raw')
+    if calls_kernels(jaxpr):
+        choose_plain_kernels()
 
 
 # ---- what surrounds a step ----
@@ -316,8 +306,7 @@ class _Compiled:
             if [id(s) for s in states] != [id(s) for s in self._states]:
                 raise ValueError(
                     'With inputs of this shape the step meets other states than before: make a '
-                    'new stream '
-                    'for them.'
+                    'new stream for them.'
                 )
         return traced.jaxpr_call(values, moving, *args)
 
@@ -340,8 +329,7 @@ def _watched(f: Callable, states: Mapping[tuple, Any]) -> Callable:
             path = next((dotted(p) for p, s in states.items() if s is culprit), outside)
             raise ValueError(
                 f'State {path} changes in the step: {error} A state must keep its unit and its '
-                'structure: '
-                'convert the new value.'
+                'structure: convert the new value.'
             ) from error
         for s in states.values():
             s.value  # noqa: B018

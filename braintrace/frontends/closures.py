@@ -19,7 +19,7 @@ def reached_by(f: Callable, kind: Any) -> list[Any]:
     """The objects of one kind (a class or a union of classes) that a function closes over, names
     among its globals, or reaches through other functions, containers and objects of plain
     classes."""
-    found: list[Any] = []
+    reached: list[Any] = []
     seen: dict[int, Any] = {}
     todo: list[Any] = [f]
     while todo:
@@ -28,10 +28,10 @@ def reached_by(f: Callable, kind: Any) -> list[Any]:
             continue
         seen[id(value)] = value
         if isinstance(value, kind):
-            found.append(value)
+            reached.append(value)
         else:
             todo.extend(_named_by(value))
-    return found
+    return reached
 
 
 def _named_by(value: Any) -> Iterator[Any]:

@@ -12,18 +12,22 @@ import jax.numpy as jnp
 
 from .._jax import new_jaxpr
 from .._jax import trace as trace_flat
-from ..step import Step, dotted
-from .base import form_of
+from ..step import Leaf, Step, dotted
+from .base import Traced, form_of
 from .forms import TreeSkeleton, is_array, is_inexact, key_of, names_of, take_tree_apart
 
 
 @dataclass(frozen=True, eq=False)
-class TracedFunction:
-    """The step of a plain function, the structure of its output, and which leaves of its state are
-    hidden and which are other (counters, random keys), by number."""
+class TracedFunction(Traced):
+    """One step of a plain function.
 
-    step: Step
-    out_tree: Any
+    Args:
+        step, out_tree: the program, and the structure of its output.
+        state_tree: the structure of its state.
+        hidden, other: which leaves of the state are hidden, and which are other (counters, random
+            keys), by number.
+    """
+
     state_tree: Any
     hidden: list[int]
     other: list[int]
@@ -93,7 +97,7 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
         *jaxpr.invars[first_input:],
     ]
     outs = [*[jaxpr.outvars[i] for i in (*hidden, *other)], *jaxpr.outvars[len(flat_state) :]]
-    names = names_of(state, 'state')
+    names = _names_of_state(state)
     program = Step(
         new_jaxpr(invars, outs, jaxpr.eqns),
         captured,
@@ -102,6 +106,14 @@ def trace(step: Callable, params: Any, state: Any, *inputs: Any) -> TracedFuncti
         tuple(names[i] for i in other),
     )
     return TracedFunction(program, structure['out'], state_tree, hidden, other)
+
+
+def _names_of_state(state: Any) -> tuple[Leaf, ...]:
+    """A name for each leaf: `h` of a dict, `state.0` of a tuple, `state` of an array alone."""
+    leaves = names_of(state, 'state')
+    return tuple(
+        leaf if isinstance(leaf.path[0], str) else Leaf(('state', *leaf.path)) for leaf in leaves
+    )
 
 
 _WRITTEN = (

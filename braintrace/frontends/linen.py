@@ -14,7 +14,6 @@ def advice_for(model: Any) -> str | None:
     return (
         f'`model` is the Linen module {type(model).__name__}, which holds no arrays. Give the '
         'step, the variables and the state too: `compile(step, rule, variables, state, *inputs)`, '
-        'where '
-        '`step(variables, state, *inputs)` calls `module.apply(variables, ...)` and returns '
+        'where `step(variables, state, *inputs)` calls `module.apply(variables, ...)` and returns '
         '`(state, out)`.'
     )

@@ -116,13 +116,13 @@ class Framework:
     """NNX with a filter for the variables that are recurrent state."""
 
     def __init__(self, hidden: Any):
+        wanted = '`hidden` must be a subclass of nnx.Variable or another filter of NNX, got '
+        if isinstance(hidden, nnx.Variable):
+            raise TypeError(f'{wanted}a variable: pass its type, {type(hidden).__name__}.')
         try:
             self._is_hidden = nnx.filterlib.to_predicate(hidden)
         except (TypeError, ValueError) as error:
-            raise TypeError(
-                '`hidden` must be a subclass of nnx.Variable or another filter of NNX, got '
-                f'{hidden!r}.'
-            ) from error
+            raise TypeError(f'{wanted}{hidden!r}.') from error
 
     def role(self, variable: Any, path: tuple = ()) -> str:
         """Whether a variable is a parameter, hidden, or other; a filter may want its path too."""
@@ -135,15 +135,16 @@ class Framework:
         states = variables_of(model)
         for path, v in states.items():
             if v.ref or v.hijax:
-                raise NotSupportedError(
-                    f'Variable {dotted(path)} holds a reference (ref=True or hijax=True). Make it '
-                    'an ordinary one: a learner writes it back itself.'
-                )
-        if not any(self.role(v, path) == HIDDEN for path, v in states.items()):
+                told = f'Variable {dotted(path)} holds a reference (ref=True or hijax=True). '
+                raise NotSupportedError(f'{told}Make it an ordinary one: a learner writes it back.')
+        roles = {self.role(v, path) for path, v in states.items()}
+        if PARAM not in roles:
+            raise CompilationError('`hidden` leaves no parameter: it is for recurrent state alone.')
+        if HIDDEN not in roles:
             raise CompilationError(
-                '`model` has no variable that `hidden` marks. Keep the recurrent state in '
-                'variables of a type of their own (`class Hidden(nnx.Variable)`, '
-                '`self.h = Hidden(jnp.zeros(...))`) and pass that type: `hidden=Hidden`.'
+                '`model` has no variable that `hidden` marks. Keep recurrent state in variables of '
+                'a type of their own (`class Hidden(nnx.Variable)`) and pass that type: '
+                "`hidden=Hidden`; or mark them by name: `hidden=nnx.PathContains('h')`."
             )
         return states
 
@@ -240,11 +241,11 @@ def holders(thing: Any) -> dict[tuple, Held] | None:
 
 def _reached(f: Callable) -> list[Any]:
     """The variables of all that a function can name."""
-    found: dict[int, Any] = {}
+    by_id: dict[int, Any] = {}
     for node in reached_by(f, nnx.Pytree | nnx.Variable):
         variables = [node] if isinstance(node, nnx.Variable) else variables_of(node).values()
-        found.update((id(v), v) for v in variables)
-    return list(found.values())
+        by_id.update((id(v), v) for v in variables)
+    return list(by_id.values())
 
 
 def _as_step(f: Callable, held: Sequence[Held], inputs: tuple) -> tuple[Step, Any]:

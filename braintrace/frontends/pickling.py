@@ -2,8 +2,7 @@
 
 States of brainstate hold a weak reference to the trace they were made in, and some of its classes
 are not where they say they are; both are seen to here, for everything that hangs on a learner. What
-a user's model holds besides must pickle by
-itself: functions at the top of a module, not lambdas.
+a user's model holds besides must pickle by itself: functions at the top of a module, not lambdas.
 """
 
 from __future__ import annotations
@@ -57,9 +56,8 @@ def _home(cls: type) -> str:
         if name.split('.')[0] == package and getattr(module, cls.__qualname__, None) is cls:
             return name
     raise pickle.PicklingError(
-        f'{cls.__module__}.{cls.__qualname__} cannot be found where it says it is, so it cannot '
-        'be pickled. '
-        'Define the class at the top of a module.'
+        f'{cls.__module__}.{cls.__qualname__} cannot be found where it says it is, so it cannot be '
+        'pickled. Define the class at the top of a module.'
     )
 
 

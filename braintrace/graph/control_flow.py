@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +21,6 @@ from .._jax import (
     bind,
     is_float,
     open_jaxpr,
-    source_line,
     subjaxprs,
     trace,
 )
@@ -31,6 +31,7 @@ from .flags import ACTIVE, DATA, is_weight
 from .flat import Flat
 from .index_maps import positions
 from .influence import influence
+from .lines import place_of
 from .open_calls import by_derivative
 
 UNROLL_BUDGET = 20_000  # equations a long scan with a weight inside may become
@@ -90,9 +91,16 @@ def _go_deeper(flat: Flat, policy: ControlFlowPolicy, eqn: JaxprEqn) -> None:
     limit = policy.fixpoint_iteration_limit
     if flat.depth > limit:
         raise NotImplementedError(
-            f'`{eqn.primitive.name}` at {source_line(eqn)} is nested deeper than '
-            f'fixpoint_iteration_limit={limit}. Raise it in `ControlFlowPolicy`.'
+            f'{place_of(eqn)} is nested deeper than fixpoint_iteration_limit={limit}. Raise it in '
+            '`ControlFlowPolicy`.'
         )
+
+
+class _Kept(NamedTuple):
+    """Why control flow is not opened: the kind of diagnostic and the words."""
+
+    kind: Kind
+    why: str
 
 
 def _keep(
@@ -101,13 +109,11 @@ def _keep(
     eqn: JaxprEqn,
     ins: list[Atom],
     alive: Atom | None,
-    kind: Kind,
-    why: str,
+    kept: _Kept,
 ) -> list[Atom]:
     """Control flow that is kept: autodiff goes through it, but a weight inside has no trace."""
-    name = eqn.primitive.name
-    where = f'`{name}` at {source_line(eqn)}'
-    flat.diagnostics.info(kind, f'{where} is kept: {why}.', primitive=name)
+    name, where, why = eqn.primitive.name, place_of(eqn), kept.why
+    flat.diagnostics.info(kept.kind, f'{where} is kept: {why}.', primitive=name)
     if any(is_weight(flat.flag(a)) for a in ins):
         if policy.etp_in_control_flow == 'error' and _holds_mark(eqn):
             raise NotImplementedError(
@@ -157,9 +163,9 @@ def open_cond(
     known = flat.constant(index)
     if known is not None:
         return flat.walk(open_jaxpr(branches[int(known)]), operands, alive)
-    why = _cond_stays(policy, eqn)
-    if why:
-        return _keep(flat, policy, eqn, ins, alive, Kind.COND_CONVERSION_SKIPPED, why)
+    kept = _cond_stays(policy, eqn)
+    if kept is not None:
+        return _keep(flat, policy, eqn, ins, alive, kept)
     _go_deeper(flat, policy, eqn)
     cases = []
     for k, branch in enumerate(branches):
@@ -171,22 +177,22 @@ def open_cond(
     flat.depth -= 1
     flat.diagnostics.info(
         Kind.COND_IF_CONVERTED,
-        f'`cond` at {source_line(eqn)}: all {len(branches)} branches are evaluated and one is '
-        'selected.',
+        f'{place_of(eqn)}: all {len(branches)} branches are evaluated and one is selected.',
         primitive='cond',
     )
     return [flat.call(lax.select_n, index, *case)[0] for case in zip(*cases, strict=True)]
 
 
-def _cond_stays(policy: ControlFlowPolicy, eqn: JaxprEqn) -> str:
-    """Why a `cond` cannot be converted, if so."""
+def _cond_stays(policy: ControlFlowPolicy, eqn: JaxprEqn) -> _Kept | None:
+    """Why a `cond` is not converted, if so."""
+    skipped = Kind.COND_CONVERSION_SKIPPED
     if policy.cond == 'opaque':
-        return "the policy says cond='opaque'"
+        return _Kept(skipped, "the policy says cond='opaque'")
     if eqn.effects:
-        return 'it has effects'
+        return _Kept(skipped, 'it has effects')
     if any(map(_holds_while, eqn.params['branches'])):
-        return 'a branch holds a `while`'
-    return ''
+        return _Kept(skipped, 'a branch holds a `while`')
+    return None
 
 
 def _is_taken(flat: Flat, k: int, index: Atom, alive: Atom | None) -> Atom:
@@ -210,36 +216,36 @@ def open_scan(
     weight = any(is_weight(flat.flag(a)) for a in ins)
     kept = _scan_stays(policy, eqn, weight)
     if kept is not None:
-        return _keep(flat, policy, eqn, ins, alive, *kept)
+        return _keep(flat, policy, eqn, ins, alive, kept)
     length = eqn.params['length']
     short = length <= policy.scan_unroll_limit
     flat.diagnostics.info(
         Kind.SCAN_UNROLLED if short else Kind.SCAN_DESCENT_APPLIED,
-        f'`scan` at {source_line(eqn)}: {length} turns are written out.',
+        f'{place_of(eqn)}: {length} turns are written out.',
         primitive='scan',
     )
     return _unroll(policy, flat, eqn, ins, alive)
 
 
-def _scan_stays(policy: ControlFlowPolicy, eqn: JaxprEqn, weight: bool) -> tuple[Kind, str] | None:
-    """Why a `scan` is not written out, if so: the kind of diagnostic and the words."""
+def _scan_stays(policy: ControlFlowPolicy, eqn: JaxprEqn, weight: bool) -> _Kept | None:
+    """Why a `scan` is not written out, if so."""
     length, limit = eqn.params['length'], policy.scan_unroll_limit
     if eqn.effects:
-        return Kind.SCAN_UNROLL_SKIPPED, 'it has effects'
+        return _Kept(Kind.SCAN_UNROLL_SKIPPED, 'it has effects')
     if not length:
-        return Kind.SCAN_UNROLL_SKIPPED, 'it is empty'
+        return _Kept(Kind.SCAN_UNROLL_SKIPPED, 'it is empty')
     if _holds_while(eqn.params['jaxpr']):
-        return Kind.SCAN_UNROLL_SKIPPED, 'its body holds a `while`'
+        return _Kept(Kind.SCAN_UNROLL_SKIPPED, 'its body holds a `while`')
     if length <= limit:
         return None
     if not weight:
         why = f'its length {length} is above scan_unroll_limit={limit}'
-        return Kind.SCAN_UNROLL_SKIPPED, why
+        return _Kept(Kind.SCAN_UNROLL_SKIPPED, why)
     if policy.scan_descent == 'off':
-        return Kind.SCAN_DESCENT_SKIPPED, "the policy says scan_descent='off'"
+        return _Kept(Kind.SCAN_DESCENT_SKIPPED, "the policy says scan_descent='off'")
     size = length * _size(eqn.params['jaxpr'])
     if size > UNROLL_BUDGET:
-        return Kind.SCAN_DESCENT_SKIPPED, f'it would become {size} equations'
+        return _Kept(Kind.SCAN_DESCENT_SKIPPED, f'it would become {size} equations')
     return None
 
 
@@ -282,7 +288,7 @@ def open_while(
     so that reverse mode goes through."""
     if not flat.matters(eqn, ins):
         return flat.emit(eqn, ins, alive)
-    where = f'`while` at {source_line(eqn)}'
+    where = place_of(eqn)
     if any(is_weight(flat.flag(a)) for a in ins):
         _refuse_weight(policy, flat, where)
     if policy.while_hidden == 'error':

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from .._jax import frames_inside
+from .lines import frames_inside
 
 
 class DiagnosticLevel(str, Enum):

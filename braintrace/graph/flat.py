@@ -16,7 +16,6 @@ from .._jax import (
     Traced,
     Var,
     is_float,
-    located,
     new_jaxpr,
     prune,
     trace,
@@ -25,6 +24,7 @@ from ..ops.families import Family, family
 from .constants import Constants
 from .diagnostics import Diagnostics
 from .flags import ACTIVE, DATA, PARAM, flow, is_weight, of_output
+from .lines import located
 
 # How an equation is opened: (program, equation, its operands there, alive) -> its outputs there.
 Way: TypeAlias = Callable[['Flat', JaxprEqn, list[Atom], Atom | None], list[Atom]]

@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import JaxprEqn, Var, source_line
+from .._jax import JaxprEqn, Var
 from ..step import Fragment, Leaf, dotted
 from .analysis import Analysis, Row
 from .dependence import Dep
 from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .index_maps import Maps, positions
+from .lines import place_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,15 +227,15 @@ def _tell_mixing(
     if through and not others:
         diagnostics.info(
             Kind.TRANSITION_MIXED,
-            f'{what} is recurrent through a weight ({_place(through[0])}): the diagonal rules '
+            f'{what} is recurrent through a weight ({place_of(through[0])}): the diagonal rules '
             'leave that part out of the trace by definition.',
             hidden_paths=about,
         )
     elif others:
         diagnostics.warning(
             Kind.TRANSITION_MIXED,
-            f'{what} mixes its units through {_place(others[0])}: a trace that remembers one unit '
-            'per weight does not carry that part; inside a window it is exact.',
+            f'{what} mixes its units through {place_of(others[0])}: a trace that remembers one '
+            'unit per weight does not carry that part; inside a window it is exact.',
             primitive=others[0].primitive.name,
             hidden_paths=about,
         )
@@ -245,10 +246,6 @@ def _tell_mixing(
             'does not follow them; inside a window they are exact.',
             hidden_paths=about,
         )
-
-
-def _place(eqn: JaxprEqn) -> str:
-    return f'`{eqn.primitive.name}` at {source_line(eqn)}'
 
 
 # ---- colours -------------------------------------------------------------------------------------

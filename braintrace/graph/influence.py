@@ -21,6 +21,8 @@ from .dependence import NO_SIZES, NOTHING, Dep, Sizes, inverted, join, same, uni
 from .index_maps import Maps, constant_along, move, positions
 from .inverse_maps import destinations, is_base
 
+FEW_TURNS = 64  # of a scan that is followed turn by turn
+
 Outs = list[Dep]  # one for each output of an equation
 Answer = list[Outs | None]  # one for each operand; None: cut
 
@@ -304,6 +306,15 @@ def _loop(body: Callable[[Outs], Outs], carry: Outs) -> Outs:
 
 
 def _scan(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
+    """What holds after any number of turns; where that mixes and turns are few, what holds after
+    just as many."""
+    outs = _any_turns(eqn, ins, known)
+    if outs is not None and not any(d.mixed for d in outs):
+        return outs
+    return _all_turns(eqn, ins, known) if eqn.params['length'] <= FEW_TURNS else None
+
+
+def _any_turns(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
     n, k, length = eqn.params['num_consts'], eqn.params['num_carry'], eqn.params['length']
     for d in ins[n + k :]:
         if d.inverse or not all(constant_along(m, (0,)) for m in d.all_maps()):
@@ -319,6 +330,40 @@ def _scan(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | No
     if any(d.inverse for d in ys):
         return None
     return carry + [d.each(lambda m: np.broadcast_to(m, (length, *m.shape))) for d in ys]
+
+
+def _all_turns(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs | None:
+    n, k, length = eqn.params['num_consts'], eqn.params['num_carry'], eqn.params['length']
+    consts, carry, stacked = list(ins[:n]), list(ins[n : n + k]), ins[n + k :]
+    if any(d.inverse for d in stacked):
+        return None
+    body, numbers = open_jaxpr(eqn.params['jaxpr']), range(length)
+    ys: dict[int, Outs] = {}
+    for t in reversed(numbers) if eqn.params['reverse'] else numbers:
+        outs = run(body, [*consts, *carry, *[_at_turn(d, t) for d in stacked]], known)
+        carry, ys[t] = outs[:k], outs[k:]
+        if any(d.mixed for d in outs) or any(d.inverse for d in ys[t]):
+            return None
+    shapes = [v.aval.shape[1:] for v in eqn.outvars[k:]]
+    rows = [[ys[t][j] for t in numbers] for j in range(len(shapes))]
+    return carry + [_stacked(of_y, shape) for of_y, shape in zip(rows, shapes, strict=True)]
+
+
+def _at_turn(d: Dep, t: int) -> Dep:
+    """The dependences of one row of a stacked value."""
+    return d.each(lambda m: m[t])
+
+
+def _stacked(rows: Sequence[Dep], shape: tuple[int, ...]) -> Dep:
+    """The dependences of rows of this shape, stacked."""
+    nothing = np.full(shape, -1, np.int32)
+    maps: dict[int, Maps] = {}
+    for s in sorted({s for d in rows for s in d.maps}):
+        of_rows = [d.maps.get(s, ()) for d in rows]
+        most = max(map(len, of_rows))
+        filled = [[*ms, *[nothing] * (most - len(ms))] for ms in of_rows]
+        maps[s] = tuple(np.stack(column) for column in zip(*filled, strict=True))
+    return Dep(maps)
 
 
 def _while(eqn: JaxprEqn, ins: Sequence[Dep], known: frozenset[str]) -> Outs:

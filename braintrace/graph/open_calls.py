@@ -57,18 +57,18 @@ def open_scatter(flat: Flat, eqn: JaxprEqn, ins: list[Atom], alive: Atom | None)
     """`base.at[o].add(w * x[i])` with known indices is a sparse product, as one call, on top of its
     base."""
     base, places, added = ins
-    found = _product_of_weights(flat, added)
-    if found is None or flat.constant(places) is None:
+    product = _product_of_weights(flat, added)
+    if product is None or flat.constant(places) is None:
         return flat.emit(eqn, ins, alive)
 
     def sparse_product(zeros, x, w, of_x, of_y):
-        return bind(eqn, [zeros, of_y, found.make(x, of_x, w)])[0]
+        return bind(eqn, [zeros, of_y, product.make(x, of_x, w)])[0]
 
     [zeros] = flat.call(jnp.zeros_like, base)
-    operands = [zeros, found.x, found.w, found.at, places]
+    operands = [zeros, product.x, product.w, product.at, places]
     [call] = trace(jax.jit(sparse_product), *operands).jaxpr.eqns
-    product = flat.emit(call.replace(source_info=eqn.source_info), operands, alive)
-    return flat.call(jnp.add, base, product[0])
+    [made] = flat.emit(call.replace(source_info=eqn.source_info), operands, alive)
+    return flat.call(jnp.add, base, made)
 
 
 class _Gathered(NamedTuple):

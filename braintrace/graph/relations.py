@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._jax import Atom, Var, source_line
+from .._jax import Atom, Var
 from ..ops.axes import Axes, Op
 from .analysis import Analysis
 from .dependence import Dep
@@ -18,6 +18,7 @@ from .diagnostics import DiagnosticKind as Kind
 from .diagnostics import Diagnostics
 from .groups import Group
 from .index_maps import MAX_MAPS, Maps, positions
+from .lines import place_of
 from .sources import Origin, Source
 from .uses import Use
 
@@ -238,6 +239,7 @@ class _Teller:
         self.diagnostics = diagnostics
         self.names = tuple(source.leaf.name for source in sources)
         self.path = sources[0].leaf.path
+        self.reaches = 'reaches' if len(self.names) == 1 else 'reach'
 
     def _about(self, hidden_paths: Sequence[tuple]) -> dict[str, Any]:
         return dict(
@@ -250,13 +252,13 @@ class _Teller:
     def included(self, relation: Relation, in_full: bool) -> None:
         """What is traced and, in full, what of its influence is not."""
         name, where = ' and '.join(self.names), self.use.place
-        also = 'also reaches' if len(self.names) == 1 else 'also reach'
         about = self._about([path for path, _ in connected(self.analysis, relation)])
         groups = ', '.join(str(g.index) for g in relation.groups)
-        own = ' and '.join(source.leaf.name for source in relation.sources)
+        own = [source.leaf.name for source in relation.sources]
+        traced = f'{" and ".join(own)} {"is" if len(own) == 1 else "are"} traced'
         self.diagnostics.info(
             Kind.RELATION_INCLUDED,
-            f'{own} is traced through {where} into group {groups}.',
+            f'{traced} through {where} into group {groups}.',
             **about,
         )
         if not in_full:
@@ -265,20 +267,19 @@ class _Teller:
             if there.crowded:
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
-                    f'{name}: one output of {where} also feeds many units of group {index}: it '
-                    'has no trace there and gets its in-window gradient.',
+                    f'{name}: one output of {where} also feeds many units of group {index}: '
+                    'there is no trace for that, only the in-window gradient.',
                     **about,
                 )
         for g in relation.groups:
             for new in self.reach[g.index].mixed[:1]:
                 eqn = self.analysis.blame(self.seed, new)
-                through = ''
-                if eqn is not None:
-                    through = f' through `{eqn.primitive.name}` at {source_line(eqn)}'
+                through = '' if eqn is None else f' through {place_of(eqn)}'
                 self.diagnostics.warning(
                     Kind.RELATION_PARTIAL_PATH,
-                    f'{name} {also} group {g.index}{through}: only the direct, position-wise '
-                    f'part of {where} has a trace; the rest gets its in-window gradient.',
+                    f'{name} also {self.reaches} group {g.index}{through}: only the direct, '
+                    f'position-wise part of {where} has a trace; the rest gets its in-window '
+                    'gradient.',
                     **about,
                 )
 
@@ -289,25 +290,25 @@ class _Teller:
         obstructed = {g for g, r in reach.items() if r.mixed or r.crowded}
         touched = [g for g in groups if g.index in obstructed]
         about = self._about([p for g in touched for p in g.paths])
-        instead = 'It has no trace there and gets its in-window gradient.'
+        instead = 'There is no trace for that, only the in-window gradient.'
         if not touched:
             self.diagnostics.info(
                 Kind.RELATION_EXCLUDED_NON_TEMPORAL,
-                f'{name} reaches no hidden state through {where}: it needs no trace, its in-window '
-                'gradient is whole.',
+                f'{name} {self.reaches} no hidden state through {where}: no trace is needed, the '
+                'in-window gradient is whole.',
                 **about,
             )
             return
         first = touched[0].index
         if self.use.axes is None:
             kind = Kind.RELATION_EXCLUDED_NO_RULE
-            message = f'{name} is used by {where}, which has no rule.'
+            message = f'{name}: used by {where}, which has no rule.'
         elif any(reach[g.index].crowded for g in touched):
             kind = Kind.RELATION_EXCLUDED_SHAPE_MISMATCH
             message = f'{name}: one output of {where} feeds many units of group {first}.'
         else:
             kind, how = self._obstacle(reach[first].mixed[0])
-            message = f'{name}, used by {where}, reaches group {first} only through {how}.'
+            message = f'{name}, used by {where}, {self.reaches} group {first} only through {how}.'
         self.diagnostics.warning(kind, f'{message} {instead}', **about)
 
     def _obstacle(self, new: Atom) -> tuple[Kind, str]:
@@ -315,7 +316,7 @@ class _Teller:
         eqn = self.analysis.blame(self.seed, new)
         if eqn is None:
             return Kind.RELATION_EXCLUDED_MIXED_TAIL, 'another operation, which mixes units'
-        place = f'`{eqn.primitive.name}` at {source_line(eqn)}'
+        place = place_of(eqn)
         ys = {y for use in self.analysis.uses for y in use.y}
         if not ys.isdisjoint(eqn.outvars):
             return Kind.RELATION_EXCLUDED_WEIGHT_TO_WEIGHT, f'another weight, in {place}'

@@ -26,13 +26,18 @@ from .zeros import patterns_of_weights
 
 class SnapPattern(NamedTuple):
     """The units of a group that each of its units can reach within `n - 1` steps, itself first:
-    flat numbers `neighbours`, shape `(*varshape, K)`. Where `valid`, of the same shape, is false
-    there are fewer than `K`."""
+    flat numbers `neighbours`, shape `(units, K)`. Where `valid`, of the same shape, is false there
+    are fewer than `K`. `axes` says the same of the positions along each axis of `varshape`:
+    `[i, j]` is true where something at i can reach something at j. The pattern is that of the
+    model's own program, never a guess: `conservative` is False and `reason` empty."""
 
     n: int
     varshape: tuple[int, ...]
+    axes: tuple[np.ndarray, ...]
     neighbours: np.ndarray
     valid: np.ndarray
+    conservative: bool = False
+    reason: str = ''
 
 
 Sets = dict[Var, jax.Array]  # (sources, *shape) for each variable: ones where it may depend
@@ -101,7 +106,7 @@ class Structure:
         itself_first = ~near - 2 * np.eye(units, dtype=int)
         order = np.argsort(itself_first, axis=1, kind='stable')[:, :most]
         valid = np.take_along_axis(near, order, 1)
-        return SnapPattern(n, varshape, order.reshape(*varshape, -1), valid.reshape(*varshape, -1))
+        return SnapPattern(n, varshape, _along_axes(near, varshape), order.astype('int32'), valid)
 
     def _carry(self, eqn: JaxprEqn, inside: Sequence[int], sets: Sets, n: int) -> list[jax.Array]:
         """The sets of an equation's outputs; its operands `inside` have some."""
@@ -144,6 +149,13 @@ class Structure:
         return total
 
 
+def _along_axes(near: np.ndarray, varshape: tuple[int, ...]) -> tuple[np.ndarray, ...]:
+    """Pairs of units `near[units, units]` as pairs of positions, for each axis of `varshape`."""
+    pairs, d = near.reshape(*varshape, *varshape), len(varshape)
+    others = [tuple(k for k in range(2 * d) if k % d != axis) for axis in range(d)]
+    return tuple(np.asarray(pairs.any(axis=rest)) for rest in others)
+
+
 def _acts_on_each_element(eqn: JaxprEqn, inside: Sequence[int]) -> bool:
     """Whether these operands act element by element, also through a derivative of its own."""
     kind = family(eqn)
@@ -163,8 +175,3 @@ def _wide(s: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """A set `(sources, *smaller)` broadcast to `(sources, *shape)`."""
     missing = [1] * (len(shape) - s.ndim)
     return jnp.broadcast_to(s.reshape(s.shape[0], *missing, *s.shape[1:]), shape)
-
-
-def _not_zero(rng: np.random.RandomState, shape: tuple[int, ...]) -> np.ndarray:
-    """Random numbers that stay away from zero."""
-    return rng.uniform(0.5, 1.5, shape) * rng.choice([-1, 1], shape)

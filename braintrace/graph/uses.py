@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from .._jax import Atom, JaxprEqn, Literal, Var, is_float, new_jaxpr, source_line, trace
+from .._jax import Atom, JaxprEqn, Literal, Var, is_float, new_jaxpr, trace
 from ..ops.axes import Axes, Op, elementwise
 from ..ops.families import Family, family
 from ..ops.op_rules import RULES
@@ -24,6 +24,7 @@ from ..step import Step
 from .constants import Const, constants
 from .flags import DATA, Trace, flow, is_weight, of_output, seed_flags
 from .influence import is_elementwise
+from .lines import place_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +53,7 @@ class Use:
     @property
     def place(self) -> str:
         """The primitive and the user's line, for messages."""
-        return f'`{self.meets.primitive.name}` at {source_line(self.meets)}'
+        return place_of(self.meets)
 
     @property
     def x_var(self) -> Var | None:

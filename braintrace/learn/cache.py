@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 
 import jax
 
-from .._jax import frames_inside, trace_context, type_of
+from .._jax import trace_context, type_of
+from ..graph.lines import frames_inside
 
 ENTRIES = 32  # of one learner
 OFTEN = 10  # a function that was made anew so many times is probably made in a loop
@@ -70,9 +71,9 @@ class Cache:
         self._met[code] += 1
         if self._met[code] == OFTEN:
             warnings.warn(
-                f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a '
-                'new function in '
-                f'{OFTEN} calls, and each of them compiled. Define it once, outside of the loop.',
+                f'`{name}` ({code.co_filename.rsplit("/", 1)[-1]}:{code.co_firstlineno}) was a new '
+                f'function in {OFTEN} calls, and each of them compiled. Define it once, outside of '
+                'the loop.',
                 stacklevel=2 + frames_inside(),
             )
 

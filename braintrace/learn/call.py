@@ -120,8 +120,7 @@ def _once(given: Any) -> Any:
 def _not_twice(primals, tangents):
     raise NotImplementedError(
         'The gradient of a classical (single-step) rule is not the derivative of a function: it '
-        'cannot be '
-        "differentiated again. Use vjp_method='multi-step', 'rtrl' or 'bptt'."
+        "cannot be differentiated again. Use vjp_method='multi-step', 'rtrl' or 'bptt'."
     )
 
 
@@ -135,9 +134,8 @@ def _refuse_captured(primals, tangents):
     if _real_tangents(tangents[0]):
         raise NotImplementedError(
             'The step closes over a value that is being differentiated, and a learner gives '
-            'gradients to '
-            'parameters and inputs only. Make that value a parameter of the model, or an input '
-            'of the step.'
+            'gradients to parameters and inputs only. Make that value a parameter of the model, '
+            'or an input of the step.'
         )
     return primals[0], [_still(a) for a in primals[0]]
 

@@ -206,12 +206,8 @@ class Core:
 
     def _credit(self, window: Window, carried: Carried, block: Block) -> Gradients:
         """What a window adds to the gradient."""
-        own, keep, cotangents, extra = (
-            self._own(carried.traces),
-            block.keep,
-            list(block.cotangents or ()),
-            block.extra,
-        )
+        own, keep, extra = self._own(carried.traces), block.keep, block.extra
+        cotangents = list(block.cotangents or ())
         if self.single_step:
             assert isinstance(self.carrier, BlockCarrier)
             step = self.signal.same_step(window, cotangents, carried.traces, extra)
@@ -235,10 +231,10 @@ class Core:
     @cached_property
     def samples(self) -> Samples:
         """What counts as a sample: those of the batch, or the whole step."""
-        found = find_samples(self.graph.analysis)
-        if found.told_apart and None in self.carrier.sample_axes(found).values():
+        samples = find_samples(self.graph.analysis)
+        if samples.told_apart and None in self.carrier.sample_axes(samples).values():
             return one_sample(self.graph.analysis)
-        return found
+        return samples
 
     @cached_property
     def trace_axes(self) -> dict[TraceKey, int | None]:

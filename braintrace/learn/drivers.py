@@ -29,7 +29,16 @@ from .options import (
 )
 from .progress import advance
 from .records import Block, Run, Weights
-from .stateful import Compiled, Learning, build, compile_step, driving, give, take
+from .stateful import (
+    CompiledModel,
+    Learning,
+    build,
+    compile_step,
+    driving,
+    give,
+    take,
+    weights_of,
+)
 
 # ---- one call ----
 
@@ -37,7 +46,7 @@ from .stateful import Compiled, Learning, build, compile_step, driving, give, ta
 def update(learning: Learning, args: tuple, modulator: Any) -> Any:
     """One step, or a window of steps given as `MultiStepData`."""
     compiled = compile_step(learning, first_step(args))
-    core, model = compiled.core, compiled.model
+    core, model = compiled.core, compiled.traced
     several = [x.data for x in args if isinstance(x, MultiStepData)]
     length = sequence_length(several) if several else 1
     moving = learning.framework.surroundings().moving
@@ -53,7 +62,7 @@ def update(learning: Learning, args: tuple, modulator: Any) -> Any:
         return jax.jit(run)
 
     jitted = learning.own.cache.get(('call', core, length), make, lambda _: compiled.lasting)
-    weights, before = compiled.weights, take(learning, compiled)
+    weights, before = weights_of(compiled), take(learning, compiled)
     outs, carried = jitted(weights, before, inputs, extra)
     refuse(core, before, Block(weights, inputs, length), carried)
     give(learning, compiled, carried)
@@ -110,22 +119,22 @@ def grad(learning: Learning, sequences: tuple, weights: Mapping, asked: Asked) -
     jitted = learning.own.cache.get(key, make, lambda _: compiled.lasting)
     inputs = _over_time(learning, sequences, length)
     extra = learning.extra(asked.modulator, length, steps)
-    weights_now, carried = compiled.weights, take(learning, compiled)
+    weights_now, carried = weights_of(compiled), take(learning, compiled)
     grads, outs, after = jitted(weights_now, carried, inputs, asked.mask, extra)
     block = Block(weights_now, inputs, length, outs[:1], extra, asked.fresh)
     refuse_losses(core, carried, block, after)
     give(learning, compiled, after, with_traces=not asked.fresh)
-    aux = compiled.model.out_tree.unflatten(outs)[1] if asked.has_aux else None
+    aux = compiled.traced.out_tree.unflatten(outs)[1] if asked.has_aux else None
     return Answer(_by_weight(learning, compiled, grads, weights), outs[0], aux)
 
 
-def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> Compiled:
+def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> CompiledModel:
     """The program of one step of the user's function, loss included, for sequences like these."""
     settings, moving = learning.framework.surroundings()
     shapes = shapes_of_one_step(sequences)
     key = 'loss', asked.step_fn, asked.has_aux, learning.own_key(settings, (moving, shapes))
 
-    def make() -> Compiled:
+    def make() -> CompiledModel:
         def step(*data):
             return _one_loss(asked.step_fn(*data), asked.has_aux)
 
@@ -159,9 +168,9 @@ def _one_loss(result: Any, has_aux: bool) -> Any:
     return loss, aux
 
 
-def _refuse_strangers(learning: Learning, compiled: Compiled, weights: Mapping) -> None:
+def _refuse_strangers(learning: Learning, compiled: CompiledModel, weights: Mapping) -> None:
     """Refuse states that neither the model nor the step has as a parameter."""
-    met = {id(h.holder) for h in compiled.model.of_role(PARAM)}
+    met = {id(h.holder) for h in compiled.traced.of_role(PARAM)}
     for key, s in weights.items():
         if id(s) in met:
             continue
@@ -173,11 +182,13 @@ def _refuse_strangers(learning: Learning, compiled: Compiled, weights: Mapping) 
             )
 
 
-def _by_weight(learning: Learning, compiled: Compiled, grads: list[Any], weights: Mapping) -> Any:
+def _by_weight(
+    learning: Learning, compiled: CompiledModel, grads: list[Any], weights: Mapping
+) -> Any:
     """Gradients of the parameters in the form of the framework; zero for a parameter that the step
     does not meet."""
-    framework, of_role = learning.framework, compiled.model.of_role(PARAM)
-    values = compiled.model.values(PARAM, grads)
+    framework, of_role = learning.framework, compiled.traced.of_role(PARAM)
+    values = compiled.traced.values(PARAM, grads)
     of = {id(h.holder): value for h, value in zip(of_role, values, strict=True)}
     by_key = {
         key: of[id(s)] if id(s) in of else jax.tree.map(jnp.zeros_like, framework.read(s))
@@ -214,8 +225,7 @@ def grad_by_chunks(
     if learning.how.single_step:
         raise ValueError(
             "`chunk_size` needs a learner with vjp_method='multi-step'. For blocks of the "
-            'classical rule use '
-            '`window`.'
+            'classical rule use `window`.'
         )
     mask = spread_mask(asked.mask, (length,), jnp.result_type(float))
 
@@ -242,8 +252,7 @@ def _losses(result: Any, has_aux: bool, chunk: int) -> tuple[Any, Any]:
     if jnp.shape(losses) != (chunk,):
         raise ValueError(
             f'With chunk_size={chunk} `step_fn` must return a loss for each step, shape '
-            f'({chunk},), '
-            f'got {jnp.shape(losses)}.'
+            f'({chunk},), got {jnp.shape(losses)}.'
         )
     return losses, aux
 
@@ -327,20 +336,20 @@ def evolve(learning: Learning, sequences: tuple, step_fn: Callable | None, windo
 
     jitted = learning.own.cache.get(('evolve', core, run), make, lambda _: compiled.lasting)
     inputs = _over_time(learning, sequences, length)
-    weights, before = compiled.weights, take(learning, compiled)
+    weights, before = weights_of(compiled), take(learning, compiled)
     outs, carried = jitted(weights, before, inputs)
     refuse(core, before, Block(weights, inputs, length), carried)
     give(learning, compiled, carried)
-    return compiled.model.out_tree.unflatten(outs)
+    return compiled.traced.out_tree.unflatten(outs)
 
 
-def _of_evolution(learning: Learning, sequences: tuple, step_fn: Callable | None) -> Compiled:
+def _of_evolution(learning: Learning, sequences: tuple, step_fn: Callable | None) -> CompiledModel:
     """The program of one step without a loss, of the user's function or of the model."""
     settings, moving = learning.framework.surroundings()
     shapes = shapes_of_one_step(sequences)
     key = 'evolution', step_fn, learning.own_key(settings, (moving, shapes))
 
-    def make() -> Compiled:
+    def make() -> CompiledModel:
         f = learning.step if step_fn is None else step_fn
         with driving(learning):
             return build(learning, f, moving, first_of(sequences), graded=())

@@ -38,8 +38,9 @@ from typing import NamedTuple
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Atom, JaxprEqn, Var, is_float, source_line
+from .._jax import Atom, JaxprEqn, Var, is_float
 from ..graph.analysis import Row
+from ..graph.lines import place_of
 from ..graph.sources import Origin
 from ..graph.uses import Use
 from ..ops.families import Family, family
@@ -92,12 +93,12 @@ class _Ways:
     @cached_property
     def mattering(self) -> frozenset[int]:
         """The states, by seed, whose influence on later steps matters."""
-        found = {s for s in range(len(self.rows)) if self._is_read(s)}
+        matter = {s for s in range(len(self.rows)) if self._is_read(s)}
         while True:
-            more = {s for s in range(len(self.rows)) for t in found if self.deps[t] >> s & 1}
-            if more <= found:
-                return frozenset(found)
-            found |= more
+            more = {s for s in range(len(self.rows)) for t in matter if self.deps[t] >> s & 1}
+            if more <= matter:
+                return frozenset(matter)
+            matter |= more
 
     def _reached(
         self, start: Iterable[Atom], around: frozenset[tuple[int, int]], ends: frozenset[Var]
@@ -177,7 +178,8 @@ class _Ways:
     def _lost(self, use: Use | None, old: int | None, new: int | None) -> Exactness | None:
         """What the carrier loses of one step of the influence."""
         before, after = (None if s is None else self.rows[s] for s in (old, new))
-        way = Passage(use, before, after, self.core.single_step, new in self.mattering)
+        matters = new in self.mattering
+        way = Passage(use, before, after, self.core.single_step, matters, self.graded)
         reason = self.core.carrier.loses(way)
         if reason is None:
             return None
@@ -207,7 +209,7 @@ class _Ways:
             if eqn is None and (old is not None or use is None):
                 eqn = self._maker(self.rows[new].new)
         if eqn is not None:
-            return f'`{eqn.primitive.name}` at {source_line(eqn)}'
+            return place_of(eqn)
         return '' if use is None else use.place
 
     def _maker(self, a: Atom) -> JaxprEqn | None:

@@ -38,6 +38,7 @@ class How:
 def how_to_learn(
     rule: Any,
     options: dict[str, Any],
+    *,
     vjp_method: str | None = None,
     policy: ControlFlowPolicy | None = None,
     traced: Any = 'all',
@@ -67,15 +68,21 @@ def how_to_learn(
 def how_to_learn_best(
     graph_of: Callable[[ControlFlowPolicy], Graph],
     options: dict[str, Any],
+    *,
     vjp_method: str | None = None,
     policy: ControlFlowPolicy | None = None,
-    traced: Any = 'all',
     budget: int | None = None,
-    nonfinite: str = KEEP,
-    on_traces: OnTraces | None = None,
+    **more: Any,
 ) -> How:
-    """How to learn a model whose rule is left to the compiler; `graph_of` gives its graph."""
+    """How to learn a model whose rule is left to the compiler; `graph_of` gives its graph. The rest
+    is as for `how_to_learn`."""
     choice = choose(graph_of(policy or ControlFlowPolicy()), budget, options, vjp_method)
-    taken, room = choice.taken, choice.block_budget
-    said = vjp_method, policy, traced, room, nonfinite, on_traces
-    return how_to_learn(taken.rule, taken.options, *said, choice)
+    return how_to_learn(
+        choice.taken.rule,
+        choice.taken.options,
+        vjp_method=vjp_method,
+        policy=policy,
+        budget=choice.block_budget,
+        choice=choice,
+        **more,
+    )

@@ -105,8 +105,8 @@ def _look(core: Core, carried: Carried, block: Block, places: Sequence[Place]) -
 
 def _tell(places: Sequence[Place], steps: Any, *flags: Any) -> None:
     advice = (
-        'Look at the input and the weights there. '
-        "With nonfinite='skip' such a sample is left out of such a step."
+        "Look at the input and the weights there. With nonfinite='skip' such a sample is left out "
+        'of such a step.'
     )
     bad = [~np.asarray(f) for f in flags]
     first = [(int(b.any(1).argmax()), k) for k, b in enumerate(bad) if b.any()]

@@ -60,8 +60,8 @@ def split_aux(result: Any, has_aux: bool) -> tuple[Any, Any]:
     pair = isinstance(result, tuple) and len(result) == 2
     if has_aux and not pair:
         raise TypeError(
-            'With has_aux=True `step_fn` must return a pair (loss, aux), got '
-            f'{_told(result)}. Return both, or leave `has_aux` out.'
+            f'With has_aux=True `step_fn` must return a pair (loss, aux), got {_told(result)}. '
+            'Return both, or leave `has_aux` out.'
         )
     if not has_aux and len(jax.tree.leaves(result)) != 1:
         raise TypeError(
@@ -75,8 +75,8 @@ def check_loss(name: str, loss: Any) -> None:
     """Refuse what has no gradient, or is not one number for a step or for each sample."""
     if jnp.ndim(loss) > 1:
         raise ValueError(
-            f'`{name}` must return a scalar loss, or one for each sample, '
-            f'got shape {jnp.shape(loss)}.'
+            f'`{name}` must return a scalar loss, or one for each sample, got shape '
+            f'{jnp.shape(loss)}.'
         )
     if not jnp.issubdtype(jnp.result_type(loss), jnp.floating):
         raise TypeError(
@@ -136,9 +136,8 @@ def per_step(modulator: Any, length: int) -> Any:
         m = jnp.asarray(m)
         if m.ndim and m.shape[0] != length:
             raise ValueError(
-                f'`modulator` has shape {m.shape}: it must be a number, or have the {length} '
-                'steps as its '
-                'first axis.'
+                f'`modulator` has shape {m.shape}: it must be a number, or have the {length} steps '
+                'as its first axis.'
             )
         return m if m.ndim else jnp.broadcast_to(m, (length,))
 

@@ -21,7 +21,7 @@ from ..plan.keys import TraceKey
 from ..step import Leaf
 from .core import Core
 from .records import Carried, Run, Weights
-from .stateful import Compiled, Learning
+from .stateful import CompiledModel, Learning
 
 
 class Placement(NamedTuple):
@@ -106,12 +106,12 @@ def _samples(states: Sequence[Var]) -> int | None:
 
 def _unit_axes(core: Core) -> dict[Var, tuple[int, ...]]:
     """For each parameter that is a weight as it is, the axis that counts the units it feeds."""
-    found: dict[Var, tuple[int, ...]] = {}
+    axis_of: dict[Var, tuple[int, ...]] = {}
     for r in core.graph.relations:
         axes = r.axes
         fed = [k for k, c in enumerate(axes.w) if c in axes.y and c not in (axes.x or '')]
-        found.setdefault(r.w_var, tuple(fed[-1:]))
-    return found
+        axis_of.setdefault(r.w_var, tuple(fed[-1:]))
+    return axis_of
 
 
 def _traces(core: Core, placed: Placement) -> dict[TraceKey, Any]:
@@ -163,11 +163,11 @@ def _as_the_weight(
     )
 
 
-def put_on_devices(learning: Learning, compiled: Compiled, placed: Placement) -> None:
+def put_on_devices(learning: Learning, compiled: CompiledModel, placed: Placement) -> None:
     """Move the states of a model and the memory of its learner."""
     of_role = {PARAM: placed.params, HIDDEN: placed.hidden, OTHER: placed.other}
     for role, shardings in of_role.items():
-        compiled.model.write(role, jax.device_put(compiled.model.read(role), shardings))
+        compiled.traced.write(role, jax.device_put(compiled.traced.read(role), shardings))
     memory = dict(learning.memory.value)
     texts = {str(key): sharding for key, sharding in placed.traces.items()}
     traces = {

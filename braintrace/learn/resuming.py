@@ -54,8 +54,9 @@ def learn_and_save(
     done = checkpoints.restore(learner, **more, so_far=so_far) or 0
     for start in range(done, length, piece):
         end = min(start + piece, length)
-        found = run(*cut(start)) if end == start + piece else rest(*cut(start))
-        so_far['losses'] = so_far['losses'].at[start:end].set(found)
+        run_piece = run if end == start + piece else rest
+        new = run_piece(*cut(start))
+        so_far['losses'] = so_far['losses'].at[start:end].set(new)
         checkpoints.save(end, learner, **more, so_far=so_far)
     checkpoints.wait()
     return so_far['losses']

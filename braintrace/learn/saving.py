@@ -21,7 +21,7 @@ import numpy as np
 from ..frontends.base import Held
 from ..step import dotted
 from .how import How
-from .stateful import Compiled, Learning, nothing_learned
+from .stateful import CompiledModel, Learning, nothing_learned
 
 FORMAT = 1  # of the text; one more when a reader of this version would misread it
 OWN = 'learner'  # counters of the learner: one that an older snapshot lacks starts anew
@@ -259,7 +259,7 @@ def _check_types(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 
 
 def take_snapshot(
-    learning: Learning, compiled: Compiled, more: Mapping[tuple, Any]
+    learning: Learning, compiled: CompiledModel, more: Mapping[tuple, Any]
 ) -> tuple[Snapshot, dict[str, Any]]:
     """A snapshot of a learner, and the trees it was made of by name. `more` are holders of values
     by path that the learner has besides its model."""
@@ -269,7 +269,7 @@ def take_snapshot(
 
 
 def restore_snapshot(
-    learning: Learning, compiled: Compiled, more: Mapping[tuple, Any], snapshot: Snapshot
+    learning: Learning, compiled: CompiledModel, more: Mapping[tuple, Any], snapshot: Snapshot
 ) -> None:
     """Write a snapshot of `take_snapshot` back; a ValueError, and nothing is changed, if it does
     not fit."""
@@ -319,12 +319,14 @@ def _checked(now: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any
     return read
 
 
-def holders(learning: Learning, compiled: Compiled, more: Mapping[tuple, Any]) -> dict[str, Held]:
+def holders(
+    learning: Learning, compiled: CompiledModel, more: Mapping[tuple, Any]
+) -> dict[str, Held]:
     """Who holds the values of a learner, by name: the states of the model, what its step uses
     besides, and `more`."""
     states = dict(learning.framework.states_of(learning.model))
     known = {id(holder) for holder in states.values()}
-    strangers = [h.holder for h in compiled.model.held if id(h.holder) not in known]
+    strangers = [h.holder for h in compiled.traced.held if id(h.holder) not in known]
     states |= {('outside', i): holder for i, holder in enumerate(strangers)}
-    found = [learning.framework.held(path, holder) for path, holder in {**states, **more}.items()]
-    return {f'{held.role}/{dotted(held.path)}': held for held in found}
+    every = [learning.framework.held(path, holder) for path, holder in {**states, **more}.items()]
+    return {f'{held.role}/{dotted(held.path)}': held for held in every}

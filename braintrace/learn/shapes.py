@@ -9,17 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..step import Leaf
 from .core import Core
 
 
 @contextlib.contextmanager
 def explained(state: Any, inputs: Any, remedy: str) -> Iterator[None]:
-    """Inside, a step that fails because state and inputs count different samples says so."""
+    """Inside, a step that fails because state and inputs count different samples says so; one that
+    fails for another reason says what it was given."""
     try:
         yield
     except (TypeError, ValueError) as error:
         of_state, of_inputs = _leading(state), _leading(inputs)
         if not of_state or not of_inputs or of_state & of_inputs:
+            error.add_note(f'The step has {told(inputs)} as inputs and {told(state)} as state.')
             raise
         raise ValueError(
             f'The step fails for {told(inputs)} as inputs and {told(state)} as state: the number '
@@ -68,11 +71,36 @@ def _type(a: Any) -> str:
     return f'{jnp.result_type(a)}{list(jnp.shape(a))}'
 
 
+def refuse_others(known: Sequence[Any], given: Sequence[Any], names: Sequence[Leaf]) -> None:
+    """Refuse parameters of other shapes than those that a learner was compiled for, which have
+    these names."""
+    if same_shapes(known, given):
+        return
+    differing = [f'{len(given)} arrays, not {len(known)}']
+    if len(known) == len(given):
+        triples = zip(names, known, given, strict=True)
+        differing = [
+            f'{leaf.name} is {told(b)}, not {told(a)}'
+            for leaf, a, b in triples
+            if jnp.shape(a) != jnp.shape(b)
+        ]
+    raise ValueError(
+        f'`params` is not like those that the learner was compiled for: {"; ".join(differing)}. '
+        'Compile a learner for this model.'
+    )
+
+
+def same_shapes(a: Any, b: Any) -> bool:
+    """Whether the arrays of two trees have the same shapes. The trees themselves need not know when
+    they are equal (`eqx.nn.State` does not)."""
+    return [jnp.shape(v) for v in jax.tree.leaves(a)] == [jnp.shape(v) for v in jax.tree.leaves(b)]
+
+
 def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
     """How many axes a state has more than the example, 0 or 1, and its number of samples, if it is
     the example's with another number of samples; else None."""
     a, b = jax.tree.leaves(old), jax.tree.leaves(new)
-    found = set()
+    batches = set()
     for x, y in zip(a, b, strict=True):
         more = jnp.ndim(y) - jnp.ndim(x)
         if jnp.shape(x) == jnp.shape(y):
@@ -80,8 +108,8 @@ def batch_of(old: Any, new: Any) -> tuple[int, int] | None:
         rest = jnp.shape(x) if more else jnp.shape(x)[1:]
         if more not in (0, 1) or jnp.shape(y)[1:] != rest:
             return None
-        found.add((more, jnp.shape(y)[0]))
-    return found.pop() if len(found) == 1 else None
+        batches.add((more, jnp.shape(y)[0]))
+    return batches.pop() if len(batches) == 1 else None
 
 
 def with_batch(inputs: Any, more: int, size: int, counts_samples: Sequence[bool]) -> Any:
@@ -107,17 +135,17 @@ def inputs_for(state: Any, known: Any, inputs: tuple, core: Callable[[], Core]) 
             f'`state` has the structure {structures[0]}, and the learner was compiled for '
             f'{structures[1]}.'
         )
-    if jax.tree.map(jnp.shape, state) == jax.tree.map(jnp.shape, known):
+    if same_shapes(state, known):
         return inputs
-    found = batch_of(known, state)
-    if found is None:
+    batch = batch_of(known, state)
+    if batch is None:
         raise ValueError(
             f'`state` is {told(state)}, and the learner was compiled for {told(known)}. Only the '
             'number of samples may differ: compile a learner for this state.'
         )
     axes = core().samples.axes
     counted = [axes.get(v) == 0 for v in core().program.step.input_vars]
-    return with_batch(inputs, *found, counted)
+    return with_batch(inputs, *batch, counted)
 
 
 def check_time(inputs: tuple, state: Any, known_inputs: tuple, known_state: Any) -> None:

@@ -10,20 +10,21 @@ from __future__ import annotations
 import contextlib
 import contextvars
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from ..frontends.base import HIDDEN, OTHER, PARAM, Framework, TracedModel, Watched
-from ..graph.compile import assemble, prepare
-from ..graph.diagnostics import Diagnostics, emit
+from ..graph.diagnostics import emit
 from ..plan.keys import TraceKey
 from ..rules.carrier import Traces
 from ..rules.signals import FEEDBACK, Extra
 from .cache import Cache, signature
-from .core import KEEP, Core, core_of
+from .compiled import Compiled, compile_traced
+from .core import KEEP, Core
+from .data import MultiStepData
 from .how import How
 from .records import Carried, Weights
 from .shapes import explained
@@ -34,23 +35,7 @@ _REMEDY = (
 )
 
 
-class Compiled(NamedTuple):
-    """A step of a model that holds its states, and the core that learns it."""
-
-    model: TracedModel
-    core: Core
-
-    @property
-    def lasting(self) -> bool:
-        """Whether it may outlive the call: one that captured a value of a surrounding trace belongs
-        to that."""
-        captured = self.model.step.captured
-        return not any(isinstance(c, jax.core.Tracer) for c in captured)
-
-    @property
-    def weights(self) -> Weights:
-        """The captured values and the present parameters."""
-        return Weights(list(self.model.step.captured), self.model.read(PARAM))
+CompiledModel: TypeAlias = Compiled[TracedModel]
 
 
 @dataclass(eq=False)
@@ -117,7 +102,7 @@ class Learning(NamedTuple):
         """The identities of these objects."""
         return tuple([id(s) for s in self.held().states.values()])
 
-    def remember(self, compiled: Compiled) -> None:
+    def remember(self, compiled: CompiledModel) -> None:
         """Note which program was the last, and that the traces belong to the states that the model
         holds now."""
         self.own.cache.put(('held', _Same(self.memory)), self.identities())
@@ -141,10 +126,10 @@ class Learning(NamedTuple):
         """The key of a program of a user's function, which names this very model."""
         return _Same(self.model), self.key(settings, inputs)
 
-    def program(self, key: Hashable, make: Callable[[], Compiled]) -> Compiled:
+    def program(self, key: Hashable, make: Callable[[], CompiledModel]) -> CompiledModel:
         """The program of a key, made if there is none, for the states that the model holds now."""
         compiled = self.own.cache.get(key, make, lambda compiled: compiled.lasting)
-        return compiled._replace(model=compiled.model.bound_to(self.held().states))
+        return replace(compiled, traced=compiled.traced.bound_to(self.held().states))
 
 
 class _Same:
@@ -163,12 +148,12 @@ class _Same:
 # ---- compiling ----
 
 
-def compile_step(learning: Learning, inputs: tuple) -> Compiled:
+def compile_step(learning: Learning, inputs: tuple) -> CompiledModel:
     """The program of one call, for inputs of one step like these."""
     settings, moving = learning.framework.surroundings()
     key = 'call', learning.key(settings, (moving, inputs))
 
-    def make() -> Compiled:
+    def make() -> CompiledModel:
         compiled = build(learning, learning.step, moving, inputs, grade_hidden=True)
         if compiled.core.carrier.follows_relations:
             emit(compiled.core.graph.diagnostics)
@@ -177,7 +162,7 @@ def compile_step(learning: Learning, inputs: tuple) -> Compiled:
     return learning.program(key, make)
 
 
-def latest_step(learning: Learning) -> Compiled | None:
+def latest_step(learning: Learning) -> CompiledModel | None:
     """The program that the traces were last written by, if it is still known."""
     return learning.own.cache.peek(('latest', _Same(learning.memory)))
 
@@ -189,9 +174,9 @@ def build(
     inputs: tuple,
     graded: tuple[int, ...] | None = None,
     grade_hidden: bool = False,
-) -> Compiled:
+) -> CompiledModel:
     """A function of states, and what learns it."""
-    framework, how, own = learning.framework, learning.how, learning.own
+    framework, own = learning.framework, learning.own
 
     def step(moving, *inputs):
         with framework.within(moving):
@@ -208,31 +193,22 @@ def build(
         if not new:
             break
         own.outside.extend(new)  # parameters outside the model get a name that lasts
-    diagnostics = Diagnostics()
-    analysis = prepare(traced.step, how.policy, diagnostics, how.traced)
-    graph = assemble(analysis, diagnostics, how.traced)
-    core = core_of(
-        graph,
-        how.rule,
-        how.options,
-        how.single_step,
-        graded=graded,
-        grade_hidden=grade_hidden,
-        budget=how.budget,
-        nonfinite=how.nonfinite,
-        on_traces=how.on_traces,
-    )
-    own.keys |= {str(key): key for key in core.shapes}
-    step_as_run = traced.step.with_program(graph.step.jaxpr, graph.step.captured)
-    return Compiled(TracedModel(step_as_run, traced.out_tree, traced.held, traced.origin), core)
+    made = compile_traced(traced, learning.how, graded, grade_hidden)
+    own.keys |= {str(key): key for key in made.core.shapes}
+    return made
 
 
 # ---- values from the model and back ----
 
 
-def nothing_learned(compiled: Compiled) -> dict[str, Any]:
+def weights_of(compiled: CompiledModel) -> Weights:
+    """The captured values and the present parameters."""
+    return compiled.weights(compiled.traced.read(PARAM))
+
+
+def nothing_learned(compiled: CompiledModel) -> dict[str, Any]:
     """The memory of a learner that has not made a step."""
-    traces = compiled.core.init(compiled.model.read(PARAM))
+    traces = compiled.core.init(compiled.traced.read(PARAM))
     named = {str(key): trace for key, trace in traces.items()}
     memory = {'steps': jnp.zeros((), jnp.int32), 'traces': named}
     if compiled.core.nonfinite != KEEP:
@@ -240,9 +216,9 @@ def nothing_learned(compiled: Compiled) -> dict[str, Any]:
     return memory
 
 
-def take(learning: Learning, compiled: Compiled) -> Carried:
+def take(learning: Learning, compiled: CompiledModel) -> Carried:
     """What is carried into a program: the states of the model, the traces of the learner."""
-    memory, core, model = learning.memory.value, compiled.core, compiled.model
+    memory, core, model = learning.memory.value, compiled.core, compiled.traced
     traces = _traces_for(learning, core, model)
     hidden, other = model.read(HIDDEN), model.read(OTHER)
     return Carried(hidden, other, traces, memory['steps'], memory.get('skipped'))
@@ -291,11 +267,11 @@ def _may_begin_anew(learning: Learning, key: TraceKey, old: Any, like: Any) -> N
 
 
 def give(
-    learning: Learning, compiled: Compiled, carried: Carried, with_traces: bool = True
+    learning: Learning, compiled: CompiledModel, carried: Carried, with_traces: bool = True
 ) -> None:
     """Write back what a program carries on."""
-    compiled.model.write(HIDDEN, carried.hidden)
-    compiled.model.write(OTHER, carried.other)
+    compiled.traced.write(HIDDEN, carried.hidden)
+    compiled.traced.write(OTHER, carried.other)
     memory = learning.memory.value
     if carried.skipped is not None:
         memory = {**memory, 'skipped': carried.skipped}
@@ -339,7 +315,20 @@ def driving(learning: Learning) -> Iterator[Driving]:
         _driving.reset(token)
 
 
-def driver_of(memory: Any) -> Driving | None:
-    """The driver that is tracing a step of the learner with this memory; None for none."""
+def is_driven(memory: Any, args: tuple, modulator: Any) -> bool:
+    """Whether a call of the learner with this memory comes from a driver that is tracing a step of
+    it: then the call is counted, and must be of one step."""
     here = _driving.get()
-    return here if here is not None and here.memory is memory else None
+    if here is None or here.memory is not memory:
+        return False
+    here.calls += 1
+    if modulator is not None:
+        raise TypeError(
+            'Inside a driver pass `modulator` to the driver, for all steps, and not to the learner.'
+        )
+    if any(isinstance(x, MultiStepData) for x in args):
+        raise TypeError(
+            '`step_fn` gets one step at a time: call the learner on plain data, or pass '
+            '`chunk_size` to drive it with MultiStepData.'
+        )
+    return True

@@ -77,8 +77,8 @@ class Cell(WithStates, brainstate.nn.RNNCell):  # type: ignore[misc]
         if x.shape[:-1] != h.shape[:-1] or x.shape[-1] != self.in_size[-1]:
             raise ValueError(
                 f'`{type(self).__name__}`: the input, of shape {x.shape}, must fit '
-                f'in_size={self.in_size} and the state, of shape {h.shape}. '
-                'Make the states with `brainstate.nn.init_all_states(model, batch_size=...)`.'
+                f'in_size={self.in_size} and the state, of shape {h.shape}. Make the states with '
+                '`brainstate.nn.init_all_states(model, batch_size=...)`.'
             )
         return jnp.concatenate([x, h], -1)
 

@@ -211,8 +211,8 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         check_sizes(self, in_features=in_features, lora_rank=lora_rank, out_features=out_features)
         if base_module is not None and not callable(base_module):
             raise ValueError(
-                '`LoRA`: `base_module` must be a module or a function, '
-                f'got {type(base_module).__name__}.'
+                '`LoRA`: `base_module` must be a module or a function, got '
+                f'{type(base_module).__name__}.'
             )
         if B_init is not None or A_init is not None:
             if 'kernel_init' in kwargs:

@@ -27,8 +27,8 @@ class Stack(brainstate.nn.Module):  # type: ignore[misc]
         for i, layer in enumerate(layers):
             if not callable(layer):
                 raise TypeError(
-                    f'`Stack`: layer {i} must be a module or a function, '
-                    f'got {type(layer).__name__}.'
+                    f'`Stack`: layer {i} must be a module or a function, got '
+                    f'{type(layer).__name__}.'
                 )
         self.layers = list(layers)
 

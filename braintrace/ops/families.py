@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from .._jax import JaxprEqn
+from ..frontends.base import ELEMENTWISE
 
 
 class Family(Enum):
@@ -30,7 +31,7 @@ class Family(Enum):
     SPARSE = auto()  # a product that cannot always be mapped over time or differentiated
 
 
-class Entry(NamedTuple):
+class Member(NamedTuple):
     """One primitive: its family, whether it is linear in its float operands together (or in each of
     two), and, for a call, the parameter that holds the program."""
 
@@ -39,9 +40,9 @@ class Entry(NamedTuple):
     program: str = ''
 
 
-def _table(*parts: tuple[str, Entry]) -> dict[str, Entry]:
+def _table(*parts: tuple[str, Member]) -> dict[str, Member]:
     """`('name name ...', entry)` pairs as a dict; a name may stand in one of them only."""
-    table: dict[str, Entry] = {}
+    table: dict[str, Member] = {}
     for names, entry in parts:
         for name in names.split():
             if name in table:
@@ -50,42 +51,42 @@ def _table(*parts: tuple[str, Entry]) -> dict[str, Entry]:
     return table
 
 
-FAMILIES: dict[str, Entry] = _table(
+FAMILIES: dict[str, Member] = _table(
     (
         'abs acos acosh add add_any asin asinh atan atan2 atanh bessel_i0e bessel_i1e cbrt clamp '
         'complex conj convert_element_type copy cos cosh digamma div erf erf_inv erfc exp exp2 '
-        'expm1 exprel heaviside_surrogate_gradient igamma igammac imag integer_pow lgamma log '
-        'log1p logistic max min mul neg polygamma pow pvary real reduce_precision '
-        'regularized_incomplete_beta rem rsqrt select_n sin sinh sqrt square sub tan tanh '
-        'trace_mark zeta',
-        Entry(Family.ELEMENTWISE),
+        'expm1 exprel igamma igammac imag integer_pow lgamma log log1p logistic max min mul neg '
+        'polygamma pow pvary real reduce_precision regularized_incomplete_beta rem rsqrt select_n '
+        'sin sinh sqrt square sub tan tanh trace_mark zeta',
+        Member(Family.ELEMENTWISE),
     ),
+    (ELEMENTWISE, Member(Family.ELEMENTWISE)),
     (
         'broadcast_in_dim concatenate dynamic_slice dynamic_update_slice expand_dims gather pad '
         'reshape rev scatter slice split squeeze stack tile transpose',
-        Entry(Family.LAYOUT, linear=True),
+        Member(Family.LAYOUT, linear=True),
     ),
-    ('reduce_sum', Entry(Family.REDUCTION, linear=True)),
-    ('reduce_max reduce_min reduce_prod', Entry(Family.REDUCTION)),
-    ('conv_general_dilated dot_general', Entry(Family.PRODUCT, linear=True)),
-    ('reduce_window_sum', Entry(Family.WINDOW, linear=True)),
-    ('reduce_window_max', Entry(Family.WINDOW)),
-    ('scatter-add scatter_add', Entry(Family.SCATTER_ADD, linear=True)),
-    ('cumsum', Entry(Family.MIXING, linear=True)),
+    ('reduce_sum', Member(Family.REDUCTION, linear=True)),
+    ('reduce_max reduce_min reduce_prod', Member(Family.REDUCTION)),
+    ('conv_general_dilated dot_general', Member(Family.PRODUCT, linear=True)),
+    ('reduce_window_sum', Member(Family.WINDOW, linear=True)),
+    ('reduce_window_max', Member(Family.WINDOW)),
+    ('scatter-add scatter_add', Member(Family.SCATTER_ADD, linear=True)),
+    ('cumsum', Member(Family.MIXING, linear=True)),
     (
         'cholesky cumlogsumexp cummax cummin cumprod fft ragged_dot reduce_window scatter_mul '
         'select_and_gather_add select_and_scatter_add sort triangular_solve',
-        Entry(Family.MIXING),
+        Member(Family.MIXING),
     ),
-    ('ceil floor nextafter round sign stop_gradient', Entry(Family.NO_DERIVATIVE)),
-    ('checkpoint jit pjit remat2', Entry(Family.CALL, program='jaxpr')),
-    ('closed_call core_call', Entry(Family.CALL, program='call_jaxpr')),
-    ('custom_jvp_call custom_vjp_call custom_vmap_call', Entry(Family.CUSTOM)),
-    ('cond scan while', Entry(Family.CONTROL)),
-    ('optimization_barrier', Entry(Family.BARRIER)),
+    ('ceil floor nextafter round sign stop_gradient', Member(Family.NO_DERIVATIVE)),
+    ('checkpoint jit pjit remat2', Member(Family.CALL, program='jaxpr')),
+    ('closed_call core_call', Member(Family.CALL, program='call_jaxpr')),
+    ('custom_jvp_call custom_vjp_call custom_vmap_call', Member(Family.CUSTOM)),
+    ('cond scan while', Member(Family.CONTROL)),
+    ('optimization_barrier', Member(Family.BARRIER)),
     (
         'bcoo_dot_general bcsr_dot_general coo_matmat coo_matvec csr_matmat csr_matvec',
-        Entry(Family.SPARSE),
+        Member(Family.SPARSE),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""Sparse matrices of JAX, saiunit and brainevent, known by their attributes.
+"""Sparse matrices of JAX and of other libraries, known by their attributes.
 
 Where the indices of the stored values can be read, the product is a plain one of ours: the gradient
 of the formats' own `x @ m` is wrong or missing for some of them.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..frontends.brainevent import numba_is_missing
+from ..frontends.base import by_columns, runnable
 from .units import operand
 
 
@@ -43,8 +43,8 @@ def indices_of(m: Any) -> Indices | None:
             )
     elif not hasattr(m, 'with_data'):
         raise TypeError(
-            '`sparse_matmul`: `sparse_mat` must be a sparse matrix of brainevent, saiunit.sparse '
-            f'or jax.experimental.sparse (BCOO, BCSR), got {type(m).__name__}.'
+            '`sparse_matmul`: `sparse_mat` must be a BCOO or BCSR of jax.experimental.sparse, or '
+            f'a matrix of a library that has `data` and `with_data`, got {type(m).__name__}.'
         )
     elif hasattr(m, 'backend') or not (hasattr(m, 'row') or hasattr(m, 'indptr')):
         return None
@@ -58,20 +58,14 @@ def _read_indices(m: Any) -> Indices:
     if not hasattr(m, 'indptr'):
         return Indices(m.indices[:, 0], m.indices[:, 1])
     line = jnp.searchsorted(m.indptr, jnp.arange(len(m.indices)), side='right') - 1
-    if _by_columns(m):
+    if by_columns(m):  # a square matrix shows no sign of it
         return Indices(m.indices, line)
     return Indices(line, m.indices)
-
-
-def _by_columns(m: Any) -> bool:
-    """Whether columns are compressed: by its class name, as a square matrix shows no sign of it."""
-    return any(base.__name__ == 'CSC' for base in type(m).__mro__)
 
 
 def with_data(m: Any, data: jax.Array) -> Any:
     """A matrix with kernels of its own with other stored values, in the unit it has."""
     _, quantity = operand('sparse_matmul', 'sparse_mat.data', m.data)
-    new = m.with_data(data if quantity is None else type(quantity)(data, unit=quantity.unit))
-    if getattr(new, 'backend', '') is None and numba_is_missing():
-        new.backend = 'jax_raw'
-    return new
+    return runnable(
+        m.with_data(data if quantity is None else type(quantity)(data, unit=quantity.unit))
+    )

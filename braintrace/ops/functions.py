@@ -110,8 +110,8 @@ def embedding(indices: Any, weight: Any, *, weight_fn: Hook = None) -> Any:
         raise TypeError(f'`embedding`: `indices` must be integers, got {indices.dtype}.')
     if table.value.ndim != 2:
         raise ValueError(
-            '`embedding`: `weight` must be a table (rows, features), '
-            f'got shape {table.value.shape}.'
+            '`embedding`: `weight` must be a table (rows, features), got shape '
+            f'{table.value.shape}.'
         )
     return _finish('embedding', jnp.take(table.value, indices, axis=0), [table])
 
@@ -273,7 +273,8 @@ def sparse_matmul(
     Args:
         x: `(..., K)`.
         weight: of the shape of `sparse_mat.data`.
-        sparse_mat: `(K, N)`, of brainevent, saiunit.sparse or jax.experimental.sparse.
+        sparse_mat: `(K, N)`, a BCOO or BCSR of jax.experimental.sparse, or a matrix of a library
+            that has `data` and `with_data`.
         bias, weight_fn, bias_fn: as in `matmul`.
 
     Example:

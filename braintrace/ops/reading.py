@@ -17,7 +17,7 @@ import numpy as np
 from .connections import EVENTS, Connections
 
 
-class Ends(NamedTuple):
+class WeightEnds(NamedTuple):
     """The two ends of each weight, of the weights' shape: which of them is the input is not
     said."""
 
@@ -73,31 +73,31 @@ def _places(x: tuple[int, ...], y: tuple[int, ...]) -> Iterator[Places]:
                 yield Places(a, b)
 
 
-def _ways(indices: Sequence[np.ndarray], shape: tuple[int, ...]) -> Iterator[Ends]:
+def _ways(indices: Sequence[np.ndarray], shape: tuple[int, ...]) -> Iterator[WeightEnds]:
     """The ends of all weights, in every way that the shapes of the index arrays allow."""
     stored = int(np.prod(shape))
     alike = [a for a in indices if a.shape == shape]
     for a in indices:
         if a.shape == (*shape, 2):  # pairs
-            yield Ends(a[..., 0], a[..., 1])
+            yield WeightEnds(a[..., 0], a[..., 1])
     if len(shape) == 2:
         for a in alike:  # a list for each row
-            yield Ends(np.broadcast_to(np.arange(shape[0])[:, None], shape), a)
+            yield WeightEnds(np.broadcast_to(np.arange(shape[0])[:, None], shape), a)
     if len(shape) != 1:
         return
     for k, a in enumerate(alike):  # rows and columns
         for b in alike[k + 1 :]:
-            yield Ends(a, b)
+            yield WeightEnds(a, b)
     for starts in indices:
         if not _are_starts(starts, stored):
             continue
         line = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
         for a in alike:  # rows compressed
-            yield Ends(line, a)
+            yield WeightEnds(line, a)
         for a in alike:
             for order in alike:  # rows compressed, the weights in another order
                 if order is not a and _is_order(order):
-                    ends = Ends(np.empty_like(line), np.empty_like(a))
+                    ends = WeightEnds(np.empty_like(line), np.empty_like(a))
                     ends.first[order], ends.second[order] = line, a
                     yield ends
 

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax import JaxprEqn, bind, is_float
-from ..frontends.brainevent import calls_library_kernel
+from ..frontends.base import calls_kernel
 from .axes import Axes, Op
 from .connections import Connections
 from .probing import probe
@@ -32,7 +32,7 @@ def is_kernel(eqn: JaxprEqn) -> bool:
     the plain form of a sparse primitive of JAX."""
     if eqn.primitive.name != 'jit':
         return False
-    return calls_library_kernel(eqn) or eqn.params['name'] == 'sparse_product'
+    return calls_kernel(eqn) or eqn.params['name'] == 'sparse_product'
 
 
 def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
@@ -56,11 +56,11 @@ def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
             return links.event(values[parts.x]).astype(w.dtype)
 
         return Op(Axes(''.join(names_x), letters, ''.join(names_y)), w.shape, counted)
-    return Stored(parts.x, x, w, y, links).op(links.pattern(x.shape, y.shape))
+    return StoredProduct(parts.x, x, w, y, links).op(links.pattern(x.shape, y.shape))
 
 
 @dataclass(frozen=True, eq=False)
-class Stored:
+class StoredProduct:
     """A product with stored weights: operand `operand` of its equation is x; shapes and dtypes of
     x, w and y."""
 

@@ -7,7 +7,7 @@ Where few of the x are other than zero (spikes), only those are walked over, ste
 way of the product itself: a spike of input i adds a row of g to the weights of i. Where x are
 values, each weight takes the product of two rows, `x[:, into[p]]` and `g[:, out[p]]`, with the
 units first so that a row lies in one piece. Which of the two is chosen when it runs, by counting.
-On a CPU with numba and brainevent this is one kernel; elsewhere it is plain JAX.
+On a CPU where XLA can call what numba compiles this is one kernel; elsewhere it is plain JAX.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..frontends.brainevent import has_numba, numba_call
+from ..frontends.base import numba_bridge
 
 FEW = 8  # spikes are few if less than one in so many
 CHUNK = 1 << 16  # weights that take their products at once
@@ -71,7 +71,7 @@ def stored_sums(x: jax.Array, g: jax.Array, pattern: Pattern) -> jax.Array:
     """`(lead, stored)` from x of `(samples, steps, inputs)` and g of `(lead, steps, outputs)`;
     `lead` counts samples last, so that row l of g belongs to sample `l % samples`."""
     x, by_input = x.astype(g.dtype), (pattern.out, pattern.starts)
-    if g.dtype in (jnp.float32, jnp.float64) and has_numba():
+    if g.dtype in (jnp.float32, jnp.float64) and numba_bridge() is not None:
         listed = lax.platform_dependent(x, g, *by_input, cpu=_by_kernel, default=_plain)
     else:
         listed = _plain(x, g, *by_input)
@@ -134,5 +134,7 @@ def _of_values(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) ->
 def _by_kernel(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
     from . import cpu_kernels
 
+    bridge = numba_bridge()
+    assert bridge is not None
     sums = jax.ShapeDtypeStruct((len(g), len(out)), g.dtype)
-    return numba_call(cpu_kernels.stored_sums, sums)(x, g, out, starts)
+    return bridge.numba_call(cpu_kernels.stored_sums, sums)(x, g, out, starts)

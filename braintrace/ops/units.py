@@ -25,7 +25,7 @@ def operand(op: str, name: str, a: Any) -> Operand:
     """Argument `name` of the operator `op`, taken apart."""
     if hasattr(a, 'mantissa'):
         return Operand(jnp.asarray(a.mantissa), a)
-    if hasattr(a, 'value') and hasattr(a, 'dtype'):  # events of brainevent: an array in a wrapper
+    if hasattr(a, 'value') and hasattr(a, 'dtype'):  # events: an array in a wrapper
         return operand(op, name, a.value)
     try:
         return Operand(jnp.asarray(a))

@@ -3,8 +3,10 @@ keeps it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .._jax import Atom
 from ..graph.analysis import Row
 from ..graph.groups import Group
 from ..graph.index_maps import positions
@@ -25,6 +27,7 @@ class Passage:
         single_step: whether credit is taken inside each step.
         matters: whether later steps depend on the new state; otherwise only outputs of its own
             step do.
+        graded: what credit comes from.
     """
 
     use: Use | None
@@ -32,6 +35,7 @@ class Passage:
     new: Row | None
     single_step: bool
     matters: bool = True
+    graded: Sequence[Atom] = ()
 
 
 def relation_of(layout: Layout, use: Use | None) -> Relation | None:

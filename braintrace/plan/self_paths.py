@@ -212,10 +212,8 @@ def _over_two(
     there = (at_x(middle) >= 0) & (at_y(near) >= 0)
     for c in here.keys() & back.keys():
         there &= at_x(here[c]) == at_y(back[c])
-    for m in own:
-        for path in once.get(
-            second.y_var, ()
-        ):  # back to the unit over itself: two single self-paths
+    for m in own:  # back to the unit over itself: two single self-paths
+        for path in once.get(second.y_var, ()):
             to_itself = at_y(path.near.ravel()) == at_x(np.arange(len(middle)))
             there &= (at_x(m) != at_y(near)) | ~to_itself
     if not there.any():

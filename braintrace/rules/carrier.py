@@ -1,19 +1,17 @@
 """What a carrier is: the part of a learning rule that takes `J = dh/dtheta` across the edge of a
 window.
 
-    init()                                 -> traces                 zero influence
-    read(traces, entry)                    -> contribution           multi-step credit: what arrives
-    at the window's
-                                                                     entry meets the traces
-    advance(traces, window)                -> traces                 the traces at the window's exit
-    block(traces, window, credit, ...)     -> contribution, traces   single-step credit: the
-    classical rule over all
-                                                                     steps of the window at once
+    init()                              -> traces                zero influence
+    read(traces, entry)                 -> contribution          multi-step credit: what arrives
+                                                                 at the entry meets the traces
+    advance(traces, window)             -> traces                those at the window's exit
+    block(traces, window, credit, ...)  -> contribution, traces  single-step credit: the classical
+                                                                 rule over all steps at once
 
 `traces` is a dict of arrays by `TraceKey`. A contribution is linear in the credit. It is made of
 gradients by relation, of the weight as its op takes it, and possibly of the parameters themselves.
-A carrier says what it can
-by what it is: a `Carrier` has multi-step credit, a `BlockCarrier` single-step credit as well.
+A carrier says what it can by what it is: a `Carrier` has multi-step credit, a `BlockCarrier`
+single-step credit as well.
 """
 
 from __future__ import annotations
@@ -84,15 +82,12 @@ class Carrier(ABC):
 
     layout: Layout
     credit: ClassVar[tuple[str, ...]] = (MULTI_STEP,)  # the kinds it has, the usual one first
-    follows_relations: ClassVar[bool] = (
-        False  # whether the compiler's word on a relation is about it
-    )
-    whole_sequence: ClassVar[bool] = (
-        False  # whether a window is the sequence unless something else is said
-    )
-    mixes_states: ClassVar[bool] = (
-        True  # whether the influence on one state may disturb what is kept of another
-    )
+    # Whether the compiler's word on a relation is about it.
+    follows_relations: ClassVar[bool] = False
+    # Whether a window is the sequence unless something else is said.
+    whole_sequence: ClassVar[bool] = False
+    # Whether the influence on one state may disturb what is kept of another.
+    mixes_states: ClassVar[bool] = True
 
     @property
     def window_step_bytes(self) -> int:

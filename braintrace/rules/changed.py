@@ -76,7 +76,7 @@ class Changed(Carrier):
         given = {str(key): traces[key] for key in floats}
         got = self.on_traces(dict(given))
         like = {name: (trace.shape, trace.dtype) for name, trace in given.items()}
-        if not isinstance(got, dict) or list(got) != list(given):
+        if not isinstance(got, dict) or got.keys() != given.keys():
             raise ValueError(
                 f'`on_traces` must return a dict with the names it was given, {list(given)}, '
                 f'got {list(got) if isinstance(got, dict) else type(got).__name__}.'
@@ -88,7 +88,7 @@ class Changed(Carrier):
                     f'`on_traces` must keep the trace {name!r} as it is, {dtype}{list(shape)}, '
                     f'got {jnp.result_type(trace)}{list(jnp.shape(trace))}.'
                 )
-        return traces | dict(zip(floats, got.values(), strict=True))
+        return traces | {key: got[str(key)] for key in floats}
 
 
 class ChangedInBlocks(Changed, BlockCarrier):

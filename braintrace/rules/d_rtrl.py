@@ -1,8 +1,10 @@
 """D-RTRL: each weight remembers the unit it feeds.
 
-    e_b = Q e_a + sum_k x_k (x) (Q_k df_k)        Q_k = D_K ... D_{k+1}, Q = Q_0, along
-    position-wise paths dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
+    e_b = Q_0 e_a + sum_k x_k (x) (Q_k df_k)
+    dw  = lam_a . e_a + sum_k x_k (x) (df_k . mu_k + same-step credit of y_k)
 
+`D_k` and `df_k` are the slopes of the new state of step k by the old one and by the output of the
+op, along position-wise paths, and `Q_k = D_K ... D_{k+1}` is what step k has become at the end.
 `mu_k` is the credit of the state after step k that later steps of the block send back through the
 transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace
 travels, so the result does not depend on how time is cut into blocks.
@@ -10,28 +12,29 @@ travels, so the result does not depend on how time is cut into blocks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from ..engine.factors import diagonal
-from ..engine.loop import over_states, scan
+from ..engine.loop import over_states
 from ..engine.window import Window
 from ..graph.analysis import Row
 from ..graph.relations import Relation
 from ..graph.samples import Samples
-from ..ops.axes import Op, decay, gradient, outer, read
+from ..ops.axes import gradient
 from ..plan.kept import Passage, lost_between_units, relation_of
-from ..plan.keys import TraceKey, trace_type
-from ..plan.layout import Feed, Layout, Scope, Slot
+from ..plan.keys import TraceKey
+from ..plan.layout import Layout, Scope, Slot
 from ..plan.slopes import constant_slope, is_leak
+from .backwards import backwards
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
 from .leak import Leak
+from .slot_trace import SlotTrace, WholeTrace
 from .table_trace import TableTrace
 
 
@@ -82,18 +85,17 @@ class PositionWise(BlockCarrier):
             return diagonal(window, group)
         return window.factors.transition(group)
 
+    def kept(self, s: Slot) -> SlotTrace:
+        """How the trace of a slot is kept."""
+        if self._forgets(s.group):
+            return LastStep(self.layout, s)
+        if self._is_large_table(s):
+            assert self.rows is not None
+            return TableTrace(self.layout, s, self._stored(s), self.rows)
+        return WholeTrace(self.layout, s, self._stored(s))
+
     def init(self) -> Traces:
-        traces: Traces = {}
-        for s in self.slots:
-            states, dtype = self.layout.units[s.group].states, self._stored(s)
-            table = self._table(s)
-            if self._forgets(s.group):
-                traces |= LastStep(self.layout, s).init()
-            elif table is None:
-                traces[s.key] = jnp.zeros((states, *s.shape), dtype)
-            else:
-                traces |= table.init(s.key, states, dtype)
-        return traces
+        return {key: trace for s in self.slots for key, trace in self.kept(s).init().items()}
 
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
@@ -109,10 +111,10 @@ class PositionWise(BlockCarrier):
                     df = window.factors.slope(f.relation, group, f.unit)
                     dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(back.mu), 1)
                 if traces is not None:
-                    met = self.read_slot(s, traces, back.mu_entry, window.ops)
+                    met = self.kept(s).read(traces, back.mu_entry, window.ops)
                     from_before[s.relation] = from_before.get(s.relation, 0) + met
                 if keep:
-                    new |= self._advance(s, traces, window, back)
+                    new |= self.kept(s).advance(traces, window, back)
         weights = {
             r: gradient(window.ops[r], window.operands[r], d) + from_before.get(r, 0)
             for r, d in dy.items()
@@ -134,7 +136,7 @@ class PositionWise(BlockCarrier):
         weights: dict[int, Any] = {}
         for s in self.slots:
             lam = self.layout.units[s.group].credit_of_leaves(entry.hidden, 0)
-            met = self.read_slot(s, traces, lam, entry.ops)
+            met = self.kept(s).read(traces, lam, entry.ops)
             weights[s.relation] = weights.get(s.relation, 0) + met
         return Contribution(weights)
 
@@ -144,62 +146,16 @@ class PositionWise(BlockCarrier):
             D = self.transition(window, group)
             back = backwards(D, jnp.zeros_like(D[:, 0]), keep=True)
             for s in self.slots_of(group):
-                new |= self._advance(s, traces, window, back)
+                new |= self.kept(s).advance(traces, window, back)
         return new
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         axes: dict[TraceKey, int | None] = {}
         for s in self.slots:
-            if self._forgets(s.group):
-                axes |= LastStep(self.layout, s).sample_axes(samples)
-            elif self._table(s) is None:
-                axes[s.key] = self.layout.sample_axis_of_trace(s.relation, samples)
-            else:
-                axes |= TableTrace.sample_axes(s.key, self.layout.relations[s.relation], samples)
+            axes |= self.kept(s).sample_axes(samples)
         return axes
 
-    def read_slot(self, s: Slot, traces: Traces, lam: jax.Array, ops: Sequence[Op]) -> Any:
-        """What credit `lam[state, unit]` gives with one trace: a gradient of the weight."""
-        if self._forgets(s.group):
-            return LastStep(self.layout, s).read(traces, lam, ops)
-        table, at_y = self._table(s), s.feeds[0].at_y(lam)
-        if table is not None:
-            return table.read(s.key, traces, at_y)
-        return read(ops[s.relation], *alike(at_y, traces[s.key]))
-
-    def _advance(self, s: Slot, traces: Traces | None, window: Window, back: Backwards) -> Traces:
-        """The trace of one slot at the end of a window."""
-        if self._forgets(s.group):
-            return LastStep(self.layout, s).advance(window)
-        table = self._table(s)
-        if table is not None:
-            old = self.init() if traces is None else traces
-            return self._advance_table(s, table, old, window, back)
-        new: Any = 0
-        if traces is not None:
-            Q, before = alike(s.feeds[0].at_y(back.Q_entry), traces[s.key])
-            new = decay(window.ops[s.relation], Q, before)
-        for f in s.feeds:
-            arrived = self._arrived(f, s.group, window, back)
-            arrived = arrived.astype(trace_type(arrived.dtype))
-            new = new + outer(window.ops[f.relation], window.operands[f.relation], arrived)
-        return {s.key: new.astype(self._stored(s))}
-
-    def _advance_table(
-        self, s: Slot, table: TableTrace, traces: Traces, window: Window, back: Backwards
-    ) -> Traces:
-        [f] = s.feeds
-        arrived = self._arrived(f, s.group, window, back)
-        Q, x = f.at_y(back.Q_entry), window.operands[f.relation]
-        return table.advance(s.key, traces, Q, x, arrived)
-
-    def _arrived(self, f: Feed, group: int, window: Window, back: Backwards) -> Any:
-        """`Q_k df_k`, what an output of step k has become at the end of the window: (K, states,
-        *y)."""
-        df = window.factors.slope(f.relation, group, f.unit)
-        return over_states(f.at_y(back.Q) * df[:, None], 2)
-
-    def _stored(self, s: Slot) -> Any:
+    def _stored(self, s: Slot) -> np.dtype:
         """The type a trace is stored in."""
         if self.dtype is None or not jnp.issubdtype(s.dtype, jnp.complexfloating):
             return self.dtype or s.dtype
@@ -216,7 +172,7 @@ class PositionWise(BlockCarrier):
         if way.new is None:
             return None
         mine = [s for s in self.slots if any(f.relation == relation.number for f in s.feeds)]
-        if any(self._table(s) is not None for s in mine):
+        if any(map(self._is_large_table, mine)):
             return f'of a table only the last {self.rows} rows that were read have a trace'
         return None
 
@@ -247,45 +203,9 @@ class PositionWise(BlockCarrier):
         """Whether all that a group's units know of the past is what the last step did."""
         return self.leak is None and not self.layout.units[group].remembers
 
-    def _table(self, s: Slot) -> TableTrace | None:
-        """How the trace of a large table is kept; None for an ordinary one."""
-        r = self.layout.relations[s.relation]
-        if self.rows is None or r.op.table is None or len(s.feeds) > 1:
-            return None
-        if r.op.table.size <= self.rows:
-            return None
-        return TableTrace(r.op, r.op.table, r.y_var.aval.shape, self.rows)
-
-
-def alike(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Two arrays in the more precise of their types."""
-    dtype = jnp.promote_types(a.dtype, b.dtype)
-    return a.astype(dtype), b.astype(dtype)
-
-
-class Backwards(NamedTuple):
-    """What goes from the last step of a window to the first: credit `mu[k]` after each step, (K,
-    states, *units), and at the entry; `Q[k] = d h_end / d h_k`, (K, states, states, *units), and at
-    the entry, or None."""
-
-    mu: jax.Array
-    mu_entry: jax.Array
-    Q: Any
-    Q_entry: Any
-
-
-def backwards(D: jax.Array, c: jax.Array, keep: bool) -> Backwards:
-    """`mu_{k-1} = c_k + D_k^T mu_k` and, with `keep`, `Q_{k-1} = Q_k D_k`."""
-    states = D.shape[1]
-    eye = jnp.eye(states, dtype=D.dtype).reshape(states, states, *[1] * (D.ndim - 3))
-    Q_end = jnp.broadcast_to(eye, D.shape[1:]) if keep else None
-
-    def turn(carry, at):
-        (mu, Q), (D_k, c_k) = carry, at
-        earlier = c_k + over_states(mu[:, None] * D_k, 0)
-        Q_earlier = over_states(Q[:, :, None] * D_k, 1) if keep else None
-        return (earlier, Q_earlier), (mu, Q)
-
-    start = jnp.zeros_like(c[0]), Q_end
-    (mu_entry, Q_entry), (mu, Q) = scan(turn, start, (D, c), len(c), reverse=True)
-    return Backwards(mu, mu_entry, Q, Q_entry)
+    def _is_large_table(self, s: Slot) -> bool:
+        """Whether a weight is a table of more rows than a trace holds."""
+        table = self.layout.relations[s.relation].op.table
+        if self.rows is None or table is None or len(s.feeds) > 1:
+            return False
+        return table.size > self.rows

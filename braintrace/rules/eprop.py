@@ -28,13 +28,16 @@ from ..engine.evaluate import is_inexact
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
 from ..graph.analysis import Row
+from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..ops.axes import Op, decay, outer, read
 from ..plan.kept import Passage, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Slot
+from ..plan.leaky_readers import are_seen_through_leaks
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-from .d_rtrl import PositionWise, alike
+from .d_rtrl import PositionWise
+from .slot_trace import alike
 
 KAPPA = 'kappa'  # the kind of a low-pass
 
@@ -188,7 +191,7 @@ class Filtered(BlockCarrier):
         none = jnp.zeros_like(lam[0])
         both = jnp.stack([lam[read_rows.index(r)] if r in read_rows else none for r in carried])
         low = self._read(s, traces[s.key.of(KAPPA)], lam, ops)
-        return low - self.inner.read_slot(s, traces, both, ops)
+        return low - self.inner.kept(s).read(traces, both, ops)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         return {**self.inner.advance(traces, window), **self._low_passes(traces, window)}
@@ -196,9 +199,20 @@ class Filtered(BlockCarrier):
     def loses(self, way: Passage) -> str | None:
         relation = relation_of(self.layout, way.use)
         filtered = {f.relation for s in self._slots for f in s.feeds}
-        if relation is not None and relation.number in filtered:
+        if relation is None or relation.number not in filtered:
+            return self.inner.loses(way)
+        if not self._stands_for_read_outs(relation, way):
             return f'credit meets a low-pass of the trace (kappa = {self.kappa:g})'
-        return self.inner.loses(way)
+        units = relation.groups[0].rows
+        is_inside = all(row is None or row in units for row in (way.old, way.new))
+        return self.inner.loses(way) if is_inside else None
+
+    def _stands_for_read_outs(self, relation: Relation, way: Passage) -> bool:
+        """Whether the low-pass is that of the read-outs through which alone the units are seen."""
+        if not way.single_step or len(relation.groups) != 1:
+            return False
+        graph, [group] = self.layout.graph, relation.groups
+        return are_seen_through_leaks(graph, group, relation.use.y, self.kappa, way.graded)
 
 
 def _plus(leaves: Sequence[Any], more: Sequence[Any]) -> list[Any]:

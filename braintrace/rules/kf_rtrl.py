@@ -1,9 +1,10 @@
 """KF-RTRL: an unbiased estimate of J by a random Kronecker product for each weight.
 
-    J ~ u (x) A      u <- c0 p0 u + sum c_k p_k x_k,     A <- c0/p0 Phi A + sum c_k/p_k dh_b/dy_k
-    c random signs
+    J ~ u (x) A
+    u <- c_0 p_0 u + sum_k c_k p_k x_k
+    A <- c_0/p_0 Phi A + sum_k c_k/p_k dh_b/dy_k
 
-The p balance the norms of the two factors, which keeps the variance low.
+The c are random signs. The p balance the norms of the two factors, which keeps the variance low.
 """
 
 from __future__ import annotations

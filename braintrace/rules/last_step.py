@@ -21,11 +21,13 @@ from ..graph.samples import Samples
 from ..ops.axes import Op, spread, spread_gradient, spread_shape
 from ..plan.keys import INPUT, OUTPUT, TraceKey, trace_type
 from ..plan.layout import Layout, Slot
+from .backwards import Backwards
 from .carrier import Traces
+from .slot_trace import SlotTrace
 
 
 @dataclass(frozen=True, eq=False)
-class LastStep:
+class LastStep(SlotTrace):
     """Operand and slope of the last step, for each feed of a slot."""
 
     layout: Layout
@@ -37,7 +39,6 @@ class LastStep:
         return self.slot.key.of(f'{last} {INPUT}'), self.slot.key.of(f'{last} {OUTPUT}')
 
     def init(self) -> Traces:
-        """No step yet."""
         traces: Traces = {}
         for k, f in enumerate(self.slot.feeds):
             relation = self.layout.relations[f.relation]
@@ -50,7 +51,6 @@ class LastStep:
         return traces
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
-        """The axes of samples of operand and slope."""
         axes: dict[TraceKey, int | None] = {}
         for k, f in enumerate(self.slot.feeds):
             of_x, of_f = self._keys(k)
@@ -60,7 +60,6 @@ class LastStep:
         return axes
 
     def read(self, traces: Traces, lam: jax.Array, ops: Sequence[Op]) -> Any:
-        """What credit `lam[state, unit]` of the entry state gives: a gradient of the weight."""
         total: Any = 0
         for k, f in enumerate(self.slot.feeds):
             of_x, of_f = self._keys(k)
@@ -69,15 +68,14 @@ class LastStep:
             total = total + spread_gradient(ops[f.relation], x, signal[None])
         return total
 
-    def advance(self, window: Window) -> Traces:
-        """The operand and the slope of the window's last step."""
-        traces: Traces = {}
+    def advance(self, traces: Traces | None, window: Window, back: Backwards) -> Traces:
+        last: Traces = {}
         for k, f in enumerate(self.slot.feeds):
             of_x, of_f = self._keys(k)
             x = window.operands[f.relation]
             if x is not None:
-                last = spread(self.layout.relations[f.relation].op, x[-1])
-                traces[of_x] = last.astype(trace_type(last.dtype))
+                x = spread(self.layout.relations[f.relation].op, x[-1])
+                last[of_x] = x.astype(trace_type(x.dtype))
             slope = window.factors.slope(f.relation, self.slot.group, f.unit)[-1]
-            traces[of_f] = slope.astype(trace_type(slope.dtype))
-        return traces
+            last[of_f] = slope.astype(trace_type(slope.dtype))
+        return last

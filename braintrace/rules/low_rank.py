@@ -1,8 +1,9 @@
 """RTRL in low rank: J ~ U V with r columns, compressed once a window to the best such product, and
 a bound of what that has cost.
 
-    J_b = Phi U V + M    U <- its first r left singular vectors,  V <- U^T J_b    bound <- |Phi|
-    bound + |dropped|
+    J_b = Phi U V + M
+    U <- the first r left singular vectors of J_b,  V <- U^T J_b
+    bound <- |Phi| bound + |what was dropped|
 
 The bound is on the Frobenius norm of the error of J, so the gradient of a window is off by no more
 than |lambda_a| times it.
@@ -12,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +63,8 @@ class LowRank(Carrier):
         moved = Phi @ traces[U]
         pairs = zip(self.params, M, strict=True)
         J = {p.key: m + jnp.tensordot(moved, traces[p.key], 1) for p, m in pairs}
-        gram: Any = sum(_products(a.reshape(len(a), -1)) for a in J.values())
+        products = [_products(a.reshape(len(a), -1)) for a in J.values()]
+        gram = sum(products, start=jnp.zeros_like(Phi))
         squares, vectors = jnp.linalg.eigh(gram)
         r = traces[U].shape[1]
         new_U = vectors[:, ::-1][:, :r]

@@ -32,8 +32,8 @@ def decays(decay_or_rank: Any) -> tuple[float, float]:
         return x, f
     if isinstance(decay_or_rank, bool) or not isinstance(decay_or_rank, Real):
         raise ValueError(
-            '`decay_or_rank` must be a float (decay), an int (rank) or a pair, '
-            f'got {decay_or_rank!r}.'
+            '`decay_or_rank` must be a float (decay), an int (rank) or a pair, got '
+            f'{decay_or_rank!r}.'
         )
     if isinstance(decay_or_rank, Integral):
         if decay_or_rank < 1:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..engine.loop import over_states, scan
+from ..engine.loop import all_steps, over_states, scan
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
@@ -207,7 +207,7 @@ class Factorised(BlockCarrier):
     def _spread_inputs(self, window: Window) -> Traces:
         """What multiplies the weights at all steps, by the key of the input trace."""
         return {
-            key: jax.vmap(partial(spread, self._op(r)))(window.operands[r])
+            key: all_steps(partial(spread, self._op(r)), window.length, window.operands[r])
             for r, key in self.inputs.items()
         }
 

@@ -108,8 +108,8 @@ def register_rule(rule: Rule, cls: type | None = None) -> Rule:
 
     Args:
         rule: the rule.
-        cls: its learner class for brainstate models, a subclass of `ETraceVjpAlgorithm`, where the
-            general one does not do.
+        cls: its learner class for modules, a subclass of `ETraceVjpAlgorithm`, where the general
+            one does not do.
 
     Returns:
         The rule.
@@ -141,10 +141,9 @@ def find_rule(name: str) -> Rule:
     key = name.strip().lower()
     key = ALIASES.get(key, key)
     if key not in BY_NAME:
-        near = difflib.get_close_matches(key, [*BY_NAME, *ALIASES], 1, 0)
-        raise ValueError(
-            f'There is no rule {name!r}. Did you mean {near[0]!r}? Known are {", ".join(BY_NAME)}.'
-        )
+        near = difflib.get_close_matches(key, [*BY_NAME, *ALIASES], 1, 0.65)
+        hint = f'Did you mean {near[0]!r}? ' if near else ''
+        raise ValueError(f'There is no rule {name!r}. {hint}Known are {", ".join(BY_NAME)}.')
     return BY_NAME[key]
 
 
@@ -156,5 +155,7 @@ def rule_of(given: Any) -> Rule:
         return of_config(given)
     rule = getattr(given, 'rule', given)
     if not isinstance(rule, Rule):
-        raise TypeError(f'`algorithm` must be a name, a class of rules or a Rule, got {given!r}.')
+        raise TypeError(
+            f'`algorithm` must be a name, a class of rules or a Rule, got {type(given).__name__}.'
+        )
     return rule

@@ -4,11 +4,12 @@ The true gradient, the same through fixed random weights, an outside modulator, 
 of what the future will say. A signal is four functions, each with the plain gradient as its
 default:
 
-    init(params)                                 -> what it keeps beside the traces
-    same_step(window, cotangents, kept, extra)   -> StepCredit
-    (single-step) entry(window, cotangents, hidden, kept)      -> the credit of the entry, which
-    meets the traces   (multi-step) beyond(window, extra)                        -> gradients by
-    credit from beyond the window        (multi-step)
+    init(params)                                -> what it keeps beside the traces
+    same_step(window, cotangents, kept, extra)  -> StepCredit, for single-step credit
+    entry(window, cotangents, hidden, kept)     -> the credit of the entry, which meets the traces
+    beyond(window, extra)                       -> gradients by credit from beyond the window
+
+The last two are for multi-step credit.
 """
 
 from __future__ import annotations
@@ -239,8 +240,7 @@ def modulator(layout: Layout) -> Signal:
         if extra.steps is None:
             raise RuntimeError(
                 "The rule 'three_factor' needs a modulator: pass `modulator=` with the call, or "
-                'set '
-                '`learner.modulator`.'
+                'set `learner.modulator`.'
             )
         _check_groups(extra.steps, layout)
         inside = same_step(window, cotangents)
@@ -295,9 +295,8 @@ def _beside_units(weights: jax.Array, m: jax.Array) -> jax.Array:
     return weights.reshape(weights.shape + (1,) * (m.ndim - weights.ndim)).astype(m.dtype)
 
 
-Guess = Callable[
-    [Any, dict[int, Any]], dict[int, Any]
-]  # (parameters, hidden by group) -> credit by group
+# (parameters, hidden by group) -> credit by group
+Guess = Callable[[Any, dict[int, Any]], dict[int, Any]]
 
 
 def guessed_future(layout: Layout, guess: Guess | None) -> Signal:
@@ -310,8 +309,8 @@ def guessed_future(layout: Layout, guess: Guess | None) -> Signal:
     def beyond(window: Window, extra: Extra) -> list[Any] | None:
         if guess is None:
             raise RuntimeError(
-                "The rule 'dni' needs the option `guess`, a function "
-                '(parameters, {group: hidden values}) -> {group: credit}.'
+                "The rule 'dni' needs the option `guess`, a function (parameters, "
+                '{group: hidden values}) -> {group: credit}.'
             )
         hidden = by_group(layout, window.hidden)
         credit = to_leaves(layout, guess(extra.fixed, hidden), window.hidden)

@@ -9,30 +9,57 @@ dropped.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..ops.axes import Op, Table
 from ..plan.keys import TraceKey
+from ..plan.layout import Layout, Slot
+from .backwards import Backwards
 from .carrier import Traces
+from .slot_trace import SlotTrace
 
 LATE = 2**30  # a time that is counted no further
 ROW, TIME = 'row', 'time'  # kinds of what is kept beside a trace
 
 
 @dataclass(frozen=True, eq=False)
-class TableTrace:
-    """A trace of `places` rows for an op with a table and an output of shape `y`."""
+class TableTrace(SlotTrace):
+    """A trace of so many rows of a table for each sample.
 
-    op: Op
-    table: Table
-    y: tuple[int, ...]
+    Args:
+        layout: the plan.
+        slot: the table and its units; one feed.
+        dtype: of the trace.
+        places: how many rows it holds.
+    """
+
+    layout: Layout
+    slot: Slot
+    dtype: np.dtype
     places: int
+
+    @property
+    def _relation(self) -> Relation:
+        return self.layout.relations[self.slot.relation]
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        assert self._relation.op.table is not None
+        return self._relation.op.table
+
+    @property
+    def y(self) -> tuple[int, ...]:
+        """The shape of the op's output."""
+        return self._relation.y_var.aval.shape
 
     @property
     def _samples(self) -> int:
@@ -49,37 +76,34 @@ class TableTrace:
         flat = *a.shape[:lead], self._samples, self._width
         return a.transpose([*range(lead), *order]).reshape(flat)
 
-    def init(self, key: TraceKey, states: int, dtype: Any) -> Traces:
-        """No row yet."""
-        places = self._samples, self.places
+    def init(self) -> Traces:
+        key, places = self.slot.key, (self._samples, self.places)
+        states = self.layout.units[self.slot.group].states
         return {
-            key: jnp.zeros((states, *places, self._width), dtype),
+            key: jnp.zeros((states, *places, self._width), self.dtype),
             key.of(ROW): jnp.full(places, -1, jnp.int32),
             key.of(TIME): jnp.zeros(places, jnp.int32),
         }
 
-    @staticmethod
-    def sample_axes(key: TraceKey, r: Relation, samples: Samples) -> dict[TraceKey, int | None]:
-        """The axes of samples, if the table's samples are those of the step."""
-        assert r.op.table is not None
-        alone = samples.axes.get(r.y_var) is None or len(r.op.table.batch) > 1
+    def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
+        key = self.slot.key
+        alone = samples.axes.get(self._relation.y_var) is None or len(self.table.batch) > 1
         axis = None if alone else 0
         return {key: None if alone else 1, key.of(ROW): axis, key.of(TIME): axis}
 
-    def read(self, key: TraceKey, traces: Traces, lam: jax.Array) -> jax.Array:
-        """What credit at y, (states, *y), gives with the rows that are there: a gradient of the
-        table."""
-        met = jnp.einsum('sbd,sbmd->bmd', self._flat(lam), traces[key])
+    def read(self, traces: Traces, lam: jax.Array, ops: Sequence[Op]) -> jax.Array:
+        key, at_y = self.slot.key, self.slot.feeds[0].at_y(lam)
+        met = jnp.einsum('sbd,sbmd->bmd', self._flat(at_y), traces[key])
         rows = jnp.where(traces[key.of(ROW)] < 0, self.table.size, traces[key.of(ROW)])
         gradient = jnp.zeros((self.table.size, met.shape[-1]), met.dtype)
-        return gradient.at[rows].add(met, mode='drop').reshape(self.op.w_shape)
+        return gradient.at[rows].add(met, mode='drop').reshape(self._relation.op.w_shape)
 
-    def advance(
-        self, key: TraceKey, traces: Traces, Q: jax.Array, x: jax.Array, arrived: jax.Array
-    ) -> Traces:
-        """The trace at the end of a window: `Q` takes the old one there, (states, states, *y); step
-        k reads the rows of `x[k]`, to which `arrived[k]`, (states, *y), is added."""
-        e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key])
+    def advance(self, traces: Traces | None, window: Window, back: Backwards) -> Traces:
+        key, [f] = self.slot.key, self.slot.feeds
+        traces = self.init() if traces is None else traces
+        x = window.operands[f.relation]
+        arrived = back.arrived(f, window.factors.slope(f.relation, self.slot.group, f.unit))
+        e = jnp.einsum('sabd,abmd->sbmd', self._flat(f.at_y(back.Q_entry)), traces[key])
         sample = jnp.arange(self._samples)
 
         def turn(carry, at):

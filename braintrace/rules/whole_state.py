@@ -27,6 +27,7 @@ from ..graph.sources import Origin, weight_program
 from ..graph.structure import Structure
 from ..graph.uses import Use
 from ..ops.axes import Op
+from ..ops.families import Family, family
 from ..ops.masked import compact
 from ..plan.kept import Passage
 from ..plan.keys import TraceKey, distinct
@@ -77,11 +78,22 @@ class WholeState:
         return real_dtype(self.vars[0].aval.dtype)
 
     def params(self, kind: str) -> list[FloatParam]:
-        """The float parameters, each with the key of a trace of this kind."""
-        step = self.graph.step
-        chosen = [i for i, v in enumerate(step.param_vars) if is_float(v)]
+        """The float parameters that reach a state, each with the key of a trace of this kind."""
+        step, reaching = self.graph.step, self._reaching
+        chosen = [i for i, v in enumerate(step.param_vars) if is_float(v) and v in reaching]
         keys = distinct(TraceKey((step.params[i],), kind=kind) for i in chosen)
         return [FloatParam(i, k, step.param_vars[i]) for i, k in zip(chosen, keys, strict=True)]
+
+    @cached_property
+    def _reaching(self) -> set[Var]:
+        """What the new states depend on with a derivative."""
+        analysis = self.graph.analysis
+        new = [row.new for row in [*analysis.rows, *analysis.others]]
+        found = {a for a in new if isinstance(a, Var)}
+        for eqn in reversed(analysis.eqns):
+            if family(eqn) is not Family.NO_DERIVATIVE and not found.isdisjoint(eqn.outvars):
+                found.update(a for a in eqn.invars if isinstance(a, Var))
+        return found
 
     def of_entry(self, entry: Entry) -> list[Any]:
         """The credit of the float states at a window's entry."""
@@ -159,6 +171,11 @@ class TracedUse(NamedTuple):
         return [n for a, n in enumerate(self.y.aval.shape) if a != self.sample_axis]
 
     @property
+    def weights(self) -> int:
+        """How many weights a trace holds."""
+        return int(np.prod(self.op.labelled or self.op.w_shape))
+
+    @property
     def sample_label(self) -> str:
         """The label of the samples in a trace, '' for none."""
         if self.sample_axis < 0:
@@ -204,8 +221,7 @@ class SampleState(WholeState):
             if use.op is None:
                 raise NotSupportedError(
                     f'{key} is used by {use.place}, which has no op rule, so this rule cannot '
-                    'trace it. '
-                    'Use rtrl or d_rtrl.'
+                    'trace it. Use rtrl or d_rtrl.'
                 )
             op, axis = use.op, -1 if self.axes is None else self.axes[i]
             if op.plain and op.axes.x is not None:

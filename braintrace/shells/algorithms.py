@@ -132,6 +132,5 @@ def _check_batch(inputs: tuple, batch_size: int | None) -> None:
         if jnp.ndim(leaf) == 0 or jnp.shape(leaf)[0] != batch_size:
             raise ValueError(
                 f'With vmap=True every example input has the batch of {batch_size} as its first '
-                'axis, '
-                f'got shape {jnp.shape(leaf)}.'
+                f'axis, got shape {jnp.shape(leaf)}.'
             )

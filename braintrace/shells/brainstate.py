@@ -16,16 +16,16 @@ from ..frontends import brainstate as frontend
 from ..frontends.pickling import dumps
 from ..learn import drivers
 from ..learn.core import Core
-from ..learn.data import MultiStepData, first_step
+from ..learn.data import first_step
 from ..learn.how import How, how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
-    Compiled,
+    CompiledModel,
     Example,
     Learning,
     Own,
     compile_step,
-    driver_of,
+    is_driven,
     latest_step,
     nothing_learned,
 )
@@ -72,8 +72,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
     def _run_model(self, *args: Any) -> Any:
         """One step of the model."""
 
-    # ---- copies: brainstate's own `__deepcopy__` makes one, and through a file it goes like
-    # this ----
+    # ---- copies: brainstate's own `__deepcopy__` makes one, a file goes this way ----
 
     def __reduce__(self) -> tuple:
         return _unpickled, (type(self), dumps(vars(self)))
@@ -104,11 +103,10 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         if not self.is_compiled:
             raise ValueError(
                 'The learner is not compiled yet: call `compile_graph(*example_inputs)`, or make '
-                'it with '
-                '`braintrace.compile`.'
+                'it with `braintrace.compile`.'
             )
 
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it, for inputs like the example's."""
         learning = self._learning()
         return compile_step(learning, self.example)  # type: ignore[arg-type]
@@ -128,7 +126,7 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         compiled = self.compiled_step()
 
         def make() -> ETraceGraph:
-            info = module_info(compiled.model, self.how.policy, compiled.core.graph.analysis.uses)
+            info = module_info(compiled.traced, self.how.policy, compiled.core.graph.analysis.uses)
             if self.config is None or not self.config.include_recurrent_mixing:
                 return published(compiled.core.graph, info)
             return published(compiled.core.graph, info, mixing=True, sparse=self.config.sparse_n)
@@ -282,21 +280,8 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
     def update(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules
         that take one."""
-        driver = driver_of(self._memory)
-        if driver is None:
+        if not is_driven(self._memory, args, modulator):
             return drivers.update(self._learning(), args, modulator)
-        driver.calls += 1
-        if modulator is not None:
-            raise TypeError(
-                'Inside a driver pass `modulator` to the driver, for all steps, and not to the '
-                'learner.'
-            )
-        if any(isinstance(x, MultiStepData) for x in args):
-            raise TypeError(
-                '`step_fn` gets one step at a time: call the learner on plain data, or pass '
-                '`chunk_size` to '
-                'drive it with MultiStepData.'
-            )
         return self._run_model(*first_step(args))
 
 
@@ -335,11 +320,12 @@ class ETraceAlgorithm(Learner):
 
     def __init__(self, model: Any, graph_executor: ETraceGraphExecutor, name: str | None = None):
         super().__init__(name=name)
-        frontend.check_module(model)
+        if not isinstance(model, brainstate.nn.Module):
+            raise ValueError(f'`model` must be a brainstate.nn.Module, got {type(model).__name__}.')
         if not isinstance(graph_executor, ETraceGraphExecutor):
             raise ValueError(
-                '`graph_executor` must be an ETraceGraphExecutor, '
-                f'got {type(graph_executor).__name__}.'
+                '`graph_executor` must be an ETraceGraphExecutor, got '
+                f'{type(graph_executor).__name__}.'
             )
         self.model4compile, self._executor = model, graph_executor
 

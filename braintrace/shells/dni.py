@@ -52,8 +52,7 @@ class DNI(ParamDimVjpAlgorithm):
         if fitted is not None and fitted != window:
             raise ValueError(
                 f'The synthesizer was fitted for windows of {fitted} steps, this call has '
-                f'{window}: pass '
-                f'window={fitted}, or fit it again with `train_synthetic_gradient`.'
+                f'{window}: pass window={fitted}, or fit it again with `train_synthetic_gradient`.'
             )
         guess = Synthesis(self.synthesizer, self.synthesizer.param_values())
         return super().signal_input(modulator, length, window)._replace(fixed=guess)

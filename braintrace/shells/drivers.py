@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping
 from numbers import Integral
 from typing import Any
 
+import jax
+
 from ..learn import drivers
 from ..learn.checkpoints import Checkpoints
 from ..learn.drivers import Asked
 from ..learn.options import masked_losses, sequence_length, spread_mask, weigh
+from ..learn.records import Carried
 from ..learn.resuming import learn_and_save
 from ..learn.shapes import explained_time
-from ..learn.stateful import Compiled, Learning
+from ..learn.stateful import CompiledModel, Learning, take
 
 SCHEDULES = ('per_step', 'window', 'sequence_end')
 
@@ -43,10 +46,6 @@ class SequenceDriverMixin:
         """The learner, ready to run; an error if it is not compiled."""
 
     @abstractmethod
-    def compiled_step(self) -> Compiled:
-        """The step as a program and the core that learns it."""
-
-    @abstractmethod
     def _weights(self) -> Mapping:
         """The parameter states that get a gradient unless others are asked for."""
 
@@ -58,6 +57,17 @@ class SequenceDriverMixin:
     @abstractmethod
     def _kept(self) -> list[Any]:
         """The holders of all values that `snapshot()` has."""
+
+    @abstractmethod
+    def compiled_step(self) -> CompiledModel:
+        """The step as a program and the core that learns it."""
+
+    def values_now(self) -> tuple[Carried, list[Any]]:
+        """What is carried into the next step, as flat leaves, and the leaves of what the model
+        reads from its surroundings, which come before those of its inputs."""
+        learning = self._learning()
+        moving = learning.framework.surroundings().moving
+        return take(learning, self.compiled_step()), jax.tree.leaves(moving)
 
     def etrace_grad(
         self,

@@ -44,6 +44,8 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     if framework is not None:
         shell = import_module(_SHELLS[framework.__name__.split('.')[-1]], __package__)
         return shell.compile_module(model, algorithm, *example_inputs, **options)
+    if isinstance(model, type):
+        raise TypeError(f'`model` is the class {model.__name__}: pass a model that is made of it.')
     advice = advice_for(model)
     if advice is not None:
         raise TypeError(advice)

@@ -18,7 +18,8 @@ from ..graph.compile import Graph, compile_step
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
 from ..learn.choice import is_auto
-from ..learn.core import KEEP, RAISE, Core, core_of
+from ..learn.compiled import compile_traced
+from ..learn.core import KEEP, RAISE, Core
 from ..learn.how import how_to_learn, how_to_learn_best
 from ..learn.locating import refuse, refuse_losses
 from ..learn.options import (
@@ -35,15 +36,16 @@ from ..learn.options import (
 )
 from ..learn.per_device import on_any_mesh, per_device
 from ..learn.records import Block, Run
-from ..learn.shapes import check_time, explained, inputs_for
+from ..learn.shapes import check_time, explained, inputs_for, refuse_others, same_shapes
 from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
-from .packing import Compiled, pack, unpack
-from .plain_runs import Carry, PlainRunMixin
+from .packing import CompiledFunction, pack, unpack
+from .plain_runs import Carry, PlainRunMixin, check_carry_type
 
 LARGE = 100_000  # numbers that a program may have as constants
+_REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
 
 
 class Example(NamedTuple):
@@ -112,7 +114,14 @@ class PureLearner(PlainRunMixin):
         on_traces: Callable | None = None,
         **options: Any,
     ):
-        said = options, vjp_method, control_flow, trace, memory_budget, nonfinite, on_traces
+        said: dict[str, Any] = dict(
+            vjp_method=vjp_method,
+            policy=control_flow,
+            traced=trace,
+            budget=memory_budget,
+            nonfinite=nonfinite,
+            on_traces=on_traces,
+        )
         self._step, self._cache = step, Cache()
         self._take_apart = form_of(params).take_apart
         check_arrays(state, 'state')
@@ -125,9 +134,10 @@ class PureLearner(PlainRunMixin):
             return compile_step(traced.step, policy=policy, trace=trace)
 
         if is_auto(rule):
-            self._how = how_to_learn_best(graph_of, *said)
+            self._how = how_to_learn_best(graph_of, options, **said)
         else:
-            self._how = how_to_learn(rule, *said)
+            self._how = how_to_learn(rule, options, **said)
+        self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
         compiled = self._compiled(None, params, state, inputs, ())
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
         if not leaves and jax.tree.leaves(params):
@@ -135,7 +145,6 @@ class PureLearner(PlainRunMixin):
                 '`params` holds no inexact array, so there is nothing to learn. Modules that hold '
                 'their states are compiled by themselves: `compile(module, rule, *inputs)`.'
             )
-        self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
 
     @property
     def rule(self) -> Any:
@@ -165,41 +174,33 @@ class PureLearner(PlainRunMixin):
         signature = of_function(self._step, rule.name, compiled.traced, self._example, backend)
         return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
 
-    def compiled_step(self) -> Compiled:
+    def leaves_of(self, params: Any) -> list[Any]:
+        """The flat leaves of parameters, as the core takes them."""
+        return self._take_apart(params)[0]
+
+    def compiled_step(self) -> CompiledFunction:
         """The step as a program and the core that learns it, for values like the example's."""
         skeleton, params, state, inputs = self._example
         return self._compiled(None, skeleton.with_params(params), state, inputs, ())
 
     def _compiled(
         self, loss_fn: Callable | None, params: Any, state: Any, inputs: tuple, targets: tuple
-    ) -> Compiled:
+    ) -> CompiledFunction:
         """The step, with the loss if there is one, for values like these."""
-        how = self._how
         leaves, skeleton = self._take_apart(params)
 
         def program(params, state, inputs, targets):
             state, out = self._step(params, state, *inputs)
             return state, out if loss_fn is None else loss_fn(out, *targets)
 
-        def make() -> Compiled:
+        def make() -> CompiledFunction:
             f = self._step if loss_fn is None else program
             given = inputs if loss_fn is None else (inputs, targets)
-            with explained(state, given, 'Make a carry for as many: `init(params, state)`.'):
+            refuse_others(self._example.params, leaves, self._example.skeleton.names)
+            with explained(state, given, _REMEDY):
                 traced = trace_step(f, params, state, *given)
             refuse_unused(traced.step, leaves)
-            graph = compile_step(traced.step, policy=how.policy, trace=how.traced)
-            graded = None if loss_fn is None else (0,)
-            core = core_of(
-                graph,
-                how.rule,
-                how.options,
-                how.single_step,
-                graded=graded,
-                budget=how.budget,
-                nonfinite=how.nonfinite,
-                on_traces=how.on_traces,
-            )
-            return Compiled(traced, core)
+            return compile_traced(traced, self._how, graded=None if loss_fn is None else (0,))
 
         key = 'step', loss_fn, skeleton, signature(leaves, state, inputs, targets)
         return self._cache.get(key, make, lambda compiled: compiled.lasting)
@@ -264,6 +265,7 @@ class PureLearner(PlainRunMixin):
         Returns:
             `((grads, losses), carry)`.
         """
+        check_carry_type(carry, 'grad(loss_fn, params, carry, xs, *targets)')
         self.rule.check_modulator(modulator)
         refuse_bad_mask(mask)
         inputs = self._split(xs, carry)
@@ -313,6 +315,7 @@ class PureLearner(PlainRunMixin):
     ) -> tuple[Any, Carry]:
         """Run over a sequence without a loss: the outputs, and the carry with its traces
         advanced."""
+        check_carry_type(carry, 'evolve(params, carry, xs)')
         inputs = self._split(xs, carry)
         length = sequence_length(inputs)
         leaves, skeleton = self._take_apart(params)
@@ -362,7 +365,7 @@ class PureLearner(PlainRunMixin):
             raise TypeError(
                 f'`xs` must be a tuple of {n} sequences, one for each input of the step.'
             )
-        if jax.tree.map(jnp.shape, xs) == jax.tree.map(jnp.shape, self._example.inputs):
+        if same_shapes(xs, self._example.inputs):
             raise ValueError(
                 f'`xs` has no time axis: its shape is that of the input of one step, '
                 f'{jax.tree.map(jnp.shape, xs[0])}. Time is the first axis of a sequence; one step '

@@ -12,7 +12,7 @@ from ..frontends.base import holders_of
 from ..learn.exporting import export_module, streamed_module, unwrapped
 from ..learn.placing import automatic, place, put_on_devices
 from ..learn.saving import Snapshot, check, holders, restore_snapshot, take_snapshot
-from ..learn.stateful import Compiled, Learning
+from ..learn.stateful import CompiledModel, Learning
 
 
 class LongRunMixin:
@@ -34,7 +34,7 @@ class LongRunMixin:
         """The learner, ready to run; an error if it is not compiled."""
 
     @abstractmethod
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it."""
 
     def _held_besides(self) -> dict[tuple, Any]:

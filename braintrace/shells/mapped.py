@@ -40,8 +40,7 @@ class ETraceVmap(Learner):
         if not isinstance(module, ETraceAlgorithm):
             raise TypeError(
                 f'`module` must be a learner, got {type(module).__name__}. Other modules are '
-                'mapped by '
-                '`brainstate.nn.Vmap`.'
+                'mapped by `brainstate.nn.Vmap`.'
             )
         self.module = module
         self._axes = in_axes, out_axes, vmap_states, vmap_out_states, axis_name, axis_size
@@ -82,8 +81,7 @@ def _mapped_like(learner: ETraceAlgorithm, in_axes: Any, size: int | None) -> li
     if jnp.ndim(steps) != 1 and size is None:
         raise ValueError(
             '`module` is compiled for whole batches. Compile it after it is mapped, or for one '
-            'sample inside '
-            '`vmap_new_states`.'
+            'sample inside `vmap_new_states`.'
         )
     samples = size or len(steps)
     axes = list(in_axes) if isinstance(in_axes, list | tuple) else [in_axes] * len(inputs)

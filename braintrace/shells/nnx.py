@@ -17,16 +17,16 @@ from ..graph.flatten import ControlFlowPolicy
 from ..learn import drivers
 from ..learn.choice import Choice, choose_for_learner, is_auto
 from ..learn.core import BUDGET, KEEP
-from ..learn.data import MultiStepData, first_step
+from ..learn.data import first_step
 from ..learn.how import how_to_learn
 from ..learn.options import per_step
 from ..learn.stateful import (
-    Compiled,
+    CompiledModel,
     Example,
     Learning,
     Own,
     compile_step,
-    driver_of,
+    is_driven,
     nothing_learned,
 )
 from ..rules.signals import Extra
@@ -107,13 +107,13 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         self._how = how_to_learn(
             rule,
             options,
-            vjp_method,
-            control_flow,
-            trace,
-            memory_budget,
-            nonfinite,
-            on_traces,
-            choice,
+            vjp_method=vjp_method,
+            policy=control_flow,
+            traced=trace,
+            budget=memory_budget,
+            nonfinite=nonfinite,
+            on_traces=on_traces,
+            choice=choice,
         )
         self._own = Own()
         self._example: Example | None = None
@@ -155,7 +155,7 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         self._memory = Memory(nothing_learned(compiled))
         self._parts().remember(compiled)
 
-    def compiled_step(self) -> Compiled:
+    def compiled_step(self) -> CompiledModel:
         """The step as a program and the core that learns it, for inputs like those it was compiled
         for."""
         learning = self._learning()
@@ -242,15 +242,8 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
     def __call__(self, *args: Any, modulator: Any = None) -> Any:
         """One step, or a window of steps given as `MultiStepData`; `modulator` is for the rules
         that take one."""
-        driver = driver_of(self._memory)
-        if driver is None:
+        if not is_driven(self._memory, args, modulator):
             return drivers.update(self._learning(), args, modulator)
-        driver.calls += 1
-        if modulator is not None or any(isinstance(x, MultiStepData) for x in args):
-            raise TypeError(
-                'Inside a driver `step_fn` gets one step at a time: call the learner on plain '
-                'data, and pass `modulator` and `chunk_size` to the driver.'
-            )
         return self._run_model(*first_step(args))
 
     def _weights(self) -> dict[tuple, Any]:

@@ -38,6 +38,15 @@ class Carry(NamedTuple):
     skipped: Any = None
 
 
+def check_carry_type(carry: Any, call: str) -> None:
+    """Refuse what is no carry; `call` is how arguments are written in this place."""
+    if not isinstance(carry, Carry):
+        raise TypeError(
+            f'`{call}`: `carry` must be what `init` or the last call has given, '
+            f'got {type(carry).__name__}.'
+        )
+
+
 class PlainRunMixin:
     """What learners of plain functions have for long runs: `check`, `snapshot`, `restore`,
     `export`, `shardings`."""
@@ -87,8 +96,7 @@ class PlainRunMixin:
         Args:
             carry: from `init` or a call, possibly through a file.
         """
-        if not isinstance(carry, Carry):
-            raise TypeError(f'`carry` must be one of `init`, got {type(carry).__name__}.')
+        check_carry_type(carry, 'check(carry)')
         check_carry(self.first_carry(), carry)
 
     def snapshot(self) -> Snapshot:

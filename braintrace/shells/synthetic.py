@@ -14,7 +14,7 @@ from ..engine.window import Cotangents, Window
 from ..frontends import brainstate as frontend
 from ..frontends.base import HIDDEN, OTHER, PARAM, TracedModel
 from ..learn.options import sequence_length
-from ..learn.stateful import Compiled
+from ..learn.stateful import CompiledModel
 from ..rules.signals import by_group, to_leaves
 from .brainstate import brainstate
 
@@ -114,7 +114,7 @@ def train_synthetic_gradient(
     compiled = learner.compiled_step()
     window = _window(compiled, synthesizer, loss_fn or _sum_of_squares, chunk_size)
     fit = _fit(synthesizer, optimizer, lr)
-    model, layout = compiled.model, compiled.core.program.layout
+    model, layout = compiled.traced, compiled.core.program.layout
     errors = []
     for _ in range(epochs):
         if reset:
@@ -159,10 +159,10 @@ def _sum_of_squares(out: Any) -> Any:
     return sum((a**2).sum() for a in jax.tree.leaves(out))
 
 
-def _window(compiled: Compiled, synthesizer: Any, loss: Callable, steps: int) -> Callable:
+def _window(compiled: CompiledModel, synthesizer: Any, loss: Callable, steps: int) -> Callable:
     """One window, from `(guess's parameters, parameters, hidden, other, inputs)` to `(entry state,
     the credit that arrives there, exit hidden, exit other)`."""
-    program, out_tree = compiled.core.program, compiled.model.out_tree
+    program, out_tree = compiled.core.program, compiled.traced.out_tree
     layout, captured = program.layout, program.step.captured
     moving = jax.tree.leaves(frontend.surroundings().moving)
 

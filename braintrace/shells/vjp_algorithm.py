@@ -93,13 +93,13 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         how = how_to_learn(
             self.rule,
             more,
-            vjp_method,
-            control_flow,
-            trace,
-            memory_budget,
-            nonfinite,
-            on_traces,
-            choice,
+            vjp_method=vjp_method,
+            policy=control_flow,
+            traced=trace,
+            budget=memory_budget,
+            nonfinite=nonfinite,
+            on_traces=on_traces,
+            choice=choice,
         )
         config = config or how.rule.coordinates(how.options)
         self.vjp_method = SINGLE_STEP if how.single_step else MULTI_STEP
@@ -131,8 +131,8 @@ def _refuse_hooks(cls: type) -> None:
     for name, part in _HOOKS.items():
         if hasattr(cls, name):
             raise TypeError(
-                f'`{cls.__name__}.{name}` would never be called: the {part} of a learner are not '
-                f'made there. Instead, {_INSTEAD[part]} (`docs/extending/carriers.md`).'
+                f'`{cls.__name__}.{name}` would never be called: a learner does not make its '
+                f'{part} there. Instead, {_INSTEAD[part]} (`docs/extending/carriers.md`).'
             )
 
 
@@ -140,6 +140,6 @@ def check_factorization(config: ETraceConfig | None, wanted: str) -> None:
     """Refuse a configuration of another engine."""
     if config is not None and config.trace_factorization != wanted:
         raise ValueError(
-            f'`config`: this engine is for trace_factorization={wanted!r}, '
-            f'got {config.trace_factorization!r}.'
+            f'`config`: this engine is for trace_factorization={wanted!r}, got '
+            f'{config.trace_factorization!r}.'
         )

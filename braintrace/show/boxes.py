@@ -1,52 +1,71 @@
-"""A graph as boxes and curves on a plane: what the boxes are, where they stand, how the curves run.
-
-Lengths are in pixels, x to the right and y downwards.
-"""
+"""The parts of a drawn graph: boxes, the ways between them, their colours and the legend."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
-
-import numpy as np
 
 
 class Look(NamedTuple):
-    """The colours of a kind of box, and what the legend says about it."""
+    """The colours of a kind of box, by day and by night, and what the legend says about it."""
 
     fill: str
     border: str
+    dark_fill: str
+    dark_border: str
     legend: str
 
 
 LOOKS = {
-    'input': Look('#f3f4f6', '#6b7280', 'input'),
-    'group': Look('#dbeafe', '#1d4ed8', 'hidden group'),
-    'traced': Look('#dcfce7', '#15803d', 'traced'),
-    'partly': Look('#fef9c3', '#a16207', 'traced in part, the rest in-window'),
-    'untraced': Look(
-        '#fee2e2', '#b91c1c', 'reaches the state without a trace: in-window gradient only'
+    'input': Look('#f3f4f6', '#6b7280', '#1f2937', '#9ca3af', 'input'),
+    'group': Look('#dbeafe', '#1d4ed8', '#172554', '#60a5fa', 'hidden group'),
+    'traced': Look('#dcfce7', '#15803d', '#052e16', '#4ade80', 'weight with a trace'),
+    'partly': Look(
+        '#fef9c3', '#a16207', '#3a2c06', '#facc15', 'traced in part, the rest in-window'
     ),
-    'readout': Look('#f3e8ff', '#7e22ce', 'read-out: needs no trace'),
-    'output': Look('#f3f4f6', '#6b7280', 'output'),
+    'untraced': Look(
+        '#fee2e2',
+        '#b91c1c',
+        '#450a0a',
+        '#f87171',
+        'reaches the state without a trace: in-window gradient only',
+    ),
+    'readout': Look('#f3e8ff', '#7e22ce', '#3b0764', '#c084fc', 'read-out: needs no trace'),
+    'output': Look('#f3f4f6', '#6b7280', '#1f2937', '#9ca3af', 'output'),
 }
 WITHOUT_LEGEND = ('input', 'output')
 
+
+class Ink(NamedTuple):
+    """How the ways of a kind are drawn, by day and by night, and what the legend says of them."""
+
+    colour: str
+    dark: str
+    width: float
+    dashes: str
+    legend: str
+
+
+INKS = {
+    'plain': Ink('#9ca3af', '#6b7280', 1.2, '', 'feeds, in the same step'),
+    'past': Ink('#1d4ed8', '#60a5fa', 1.2, '5 3', 'value of the step before'),
+    'traced': Ink('#15803d', '#4ade80', 2.2, '', 'a trace follows this way'),
+    'dropped': Ink('#dc2626', '#f87171', 1.6, '2 3', 'dropped or only estimated'),
+}
+
 CHARACTER, LINE = 6.7, 15  # width of a character and height of a line
-PADDING_X, PADDING_Y = 16, 8  # of the text in its box
-GAP_X, GAP_Y = 60, 14  # between columns, and between the boxes of one
-MARGIN = 20
-LEGEND_LINE = 16
-LEAST_WIDTH = 430  # the legend needs it
+PADDING_X, PADDING_Y = 18, 8  # of the text in its box
 
 
 class Node(NamedTuple):
-    """A box: `kind` is a key of `LOOKS`, `shape` one of 'data', 'group', 'weight', 'op'."""
+    """A box: `kind` is a key of `LOOKS`, `shape` one of 'data', 'group', 'weight', 'op'. `details`
+    are pairs of a word and a text about it, for those who ask."""
 
     name: str
     lines: tuple[str, ...]
     kind: str
     shape: str
+    details: tuple[tuple[str, str], ...] = ()
 
     @property
     def look(self) -> Look:
@@ -64,140 +83,36 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """Who feeds whom: `past` with the value of the step before, `traced` if a trace follows."""
+    """Who feeds whom: `past` with the value of the step before, `traced` if a trace follows,
+    `dropped` if influence that goes this way has to be carried on and no trace follows it."""
 
     source: str
     target: str
     past: bool = False
     traced: bool = False
-
-
-class Box(NamedTuple):
-    """The place of a node: its upper left corner and its size."""
-
-    x: float
-    y: float
-    width: float
-    height: float
+    dropped: bool = False
 
     @property
-    def right(self) -> float:
-        return self.x + self.width
+    def kind(self) -> str:
+        """A key of `INKS`."""
+        if self.dropped:
+            return 'dropped'
+        if self.traced:
+            return 'traced'
+        return 'past' if self.past else 'plain'
 
     @property
-    def bottom(self) -> float:
-        return self.y + self.height
-
-    @property
-    def middle(self) -> tuple[float, float]:
-        return self.x + self.width / 2, self.y + self.height / 2
+    def ink(self) -> Ink:
+        return INKS[self.kind]
 
 
-class Placed(NamedTuple):
-    """The box of each node by name, and the size of the whole with its legend."""
-
-    boxes: dict[str, Box]
-    width: float
-    height: float
-
-
-Point = tuple[float, float]
-
-
-def legend(nodes: Sequence[Node]) -> list[Look]:
-    """What the legend explains: the kinds that occur, but for inputs and outputs."""
+def explained_boxes(nodes: Sequence[Node]) -> dict[str, Look]:
+    """What the legend explains of boxes: the kinds that occur, but for inputs and outputs."""
     used = {n.kind for n in nodes}
-    return [LOOKS[kind] for kind in LOOKS if kind in used and kind not in WITHOUT_LEGEND]
+    return {k: v for k, v in LOOKS.items() if k in used and k not in WITHOUT_LEGEND}
 
 
-def place(nodes: Sequence[Node], edges: Sequence[Edge]) -> Placed:
-    """Boxes in columns from left to right, along what happens within a step."""
-    sources = _sources_within_step(nodes, edges)
-    column = _columns(nodes, edges, sources)
-    columns = [[n for n in nodes if column[n.name] == k] for k in range(max(column.values()) + 1)]
-    tallest = max(map(_stacked_height, columns))
-    boxes: dict[str, Box] = {}
-
-    def height_of_sources(node: Node) -> float:
-        placed = [boxes[source].y for source in sources[node.name] if source in boxes]
-        return float(np.mean(placed or [0.0]))
-
-    x = float(MARGIN)
-    for members in columns:
-        width = max((n.width for n in members), default=0)
-        y = MARGIN + (tallest - _stacked_height(members)) / 2
-        for n in sorted(members, key=height_of_sources):
-            boxes[n.name] = Box(x, y, width, n.height)
-            y += n.height + GAP_Y
-        x += width + GAP_X
-    height = tallest + 50 + LEGEND_LINE * len(legend(nodes))
-    return Placed(boxes, max(x - GAP_X + MARGIN, LEAST_WIDTH), height)
-
-
-def _stacked_height(column: Sequence[Node]) -> float:
-    return sum(n.height + GAP_Y for n in column)
-
-
-def _sources_within_step(nodes: Sequence[Node], edges: Sequence[Edge]) -> dict[str, list[str]]:
-    """By node, the others that feed it in the same step."""
-    sources: dict[str, list[str]] = {n.name: [] for n in nodes}
-    for e in edges:
-        if not e.past and e.source != e.target:
-            sources[e.target].append(e.source)
-    return sources
-
-
-def _columns(
-    nodes: Sequence[Node], edges: Sequence[Edge], sources: Mapping[str, Sequence[str]]
-) -> dict[str, int]:
-    """The column of each node: right of all that feeds it."""
-    column: dict[str, int] = {}
-
-    def depth(name: str, above: frozenset[str] = frozenset()) -> int:
-        if name not in column:
-            above = above | {name}
-            before = [depth(source, above) for source in sources[name] if source not in above]
-            column[name] = 1 + max(before, default=-1)
-        return column[name]
-
-    for n in nodes:
-        depth(n.name)
-
-    # Weights, biases and inputs stand right before what they feed.
-    free = [n.name for n in nodes if all(s.startswith('w') for s in sources[n.name])]
-    for name in sorted(free, key=lambda name: -column[name]):
-        fed = [column[e.target] for e in edges if e.source == name and not e.past]
-        column[name] = min(fed, default=1) - 1
-    return column
-
-
-def curve(edge: Edge, boxes: Mapping[str, Box]) -> list[Point]:
-    """The four points of the Bezier curve of an edge.
-
-    It runs from the right side of one box to the left side of another. What comes from the step
-    before goes back underneath.
-    """
-    source, target = boxes[edge.source], boxes[edge.target]
-    if target.x > source.x:
-        return _forwards(source, target)
-    if edge.source == edge.target:
-        return _to_itself(source)
-    low = max(source.bottom, target.bottom) + 30
-    start, end = source.middle[0], target.middle[0]
-    return [(start, source.bottom), (start, low), (end, low), (end, target.bottom)]
-
-
-def _forwards(source: Box, target: Box) -> list[Point]:
-    start, end = source.middle[1], target.middle[1]
-    bend = max((target.x - source.x - source.width) / 2, 20)
-    return [
-        (source.right, start),
-        (source.right + bend, start),
-        (target.x - bend, end),
-        (target.x, end),
-    ]
-
-
-def _to_itself(box: Box) -> list[Point]:
-    start, end, low = box.x + box.width * 0.7, box.x + box.width * 0.3, box.bottom + 26
-    return [(start, box.bottom), (start, low), (end, low), (end, box.bottom)]
+def explained_ways(edges: Sequence[Edge]) -> dict[str, Ink]:
+    """What the legend explains of ways: the kinds that occur."""
+    used = {e.kind for e in edges}
+    return {k: v for k, v in INKS.items() if k in used}

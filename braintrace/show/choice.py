@@ -34,11 +34,10 @@ def label(c: Candidate) -> str:
 def _why_not(c: Candidate, choice: Choice) -> str:
     if c.refused:
         return c.refused
-    needs = f'needs {bytes_as_text(c.needs)}'
     if c.needs > choice.budget:
-        return f'it {needs}'
+        return f'it needs {bytes_as_text(c.needs)}'
     if c.exact < choice.taken.exact:
         return f'it is exact for {c.exact} only'
     if c.trace_bytes >= choice.taken.trace_bytes:
-        return f'it is as exact and {needs}'
+        return f'it is as exact and keeps no less: traces of {bytes_as_text(c.trace_bytes)}'
     return 'it keeps less'

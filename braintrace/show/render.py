@@ -1,17 +1,16 @@
-"""Boxes and curves as a mermaid flowchart, as an SVG image and as a matplotlib figure."""
+"""Boxes and ways as a mermaid flowchart and as a matplotlib figure."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
-from .boxes import LEGEND_LINE, LINE, LOOKS, Box, Edge, Look, Node, Point, curve, legend, place
+from .boxes import LOOKS, Edge, Look, Node
 from .figure import new_figure
+from .placing import Box, Segment, place, route
+from .svg import border_width
 
-PLAIN, PAST, TRACED = '#4b5563', '#1d4ed8', '#15803d'  # colours of the edges
-TEXT, LEGEND_TEXT = '#111827', '#374151'
-FONT = 'ui-monospace, Menlo, Consolas, monospace'
+TEXT = '#111827'
 MERMAID_ENDS = {
     'data': ('([', '])'),
     'group': ('[[', ']]'),
@@ -52,85 +51,18 @@ def _mermaid_class(kind: str, look: Look) -> str:
     return f'    classDef {kind} fill:{look.fill},stroke:{look.border},color:{TEXT}'
 
 
-def svg(nodes: Sequence[Node], edges: Sequence[Edge]) -> str:
-    """An SVG image that stands alone."""
-    boxes, width, height = place(nodes, edges)
-    explained = legend(nodes)
-    lines = [
-        *_svg_head(width, height),
-        *[_svg_edge(e, curve(e, boxes)) for e in edges],
-        *[line for n in nodes for line in _svg_node(n, boxes[n.name])],
-        *[
-            _svg_legend(look, height - LEGEND_LINE * (len(explained) - k))
-            for k, look in enumerate(explained)
-        ],
-        '</svg>',
-    ]
-    return '\n'.join(lines)
-
-
-def _svg_head(width: float, height: float) -> list[str]:
-    size = f'width="{width:.0f}" height="{height:.0f}"'
-    image = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" {size} '
-        f'font-family="{FONT}" font-size="11">'
-    )
-    arrow_head = (
-        '<defs><marker id="head" viewBox="0 0 8 8" refX="7" refY="4" '
-        'markerWidth="7" markerHeight="7" orient="auto">'
-        f'<path d="M0 0L8 4L0 8z" fill="{PLAIN}"/></marker></defs>'
-    )
-    return [image, arrow_head, f'<rect {size} fill="white"/>']
-
-
-def _svg_edge(edge: Edge, points: Sequence[Point]) -> str:
-    start, *others = [f'{x:.1f} {y:.1f}' for x, y in points]
-    stroke = f'stroke="{PLAIN}"'
-    if edge.past:
-        stroke = f'stroke="{PAST}" stroke-dasharray="4 3"'
-    elif edge.traced:
-        stroke = f'stroke="{TRACED}" stroke-width="1.8"'
-    path = f'M{start} C{" ".join(others)}'
-    return f'<path d="{path}" fill="none" {stroke} marker-end="url(#head)"/>'
-
-
-def _svg_node(node: Node, box: Box) -> list[str]:
-    x, y, width, height = box
-    corner = {'data': height / 2, 'weight': 7}.get(node.shape, 1)
-    frame = (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" '
-        f'rx="{corner:.0f}" fill="{node.look.fill}" stroke="{node.look.border}" '
-        f'stroke-width="{_border_width(node)}"/>'
-    )
-    text = [
-        f'<text x="{box.middle[0]:.1f}" y="{y + LINE * (k + 1):.1f}" '
-        f'text-anchor="middle" fill="{TEXT}">{escape(line)}</text>'
-        for k, line in enumerate(node.lines)
-    ]
-    return [frame, *text]
-
-
-def _svg_legend(look: Look, y: float) -> str:
-    return (
-        f'<rect x="10" y="{y - 9:.0f}" width="10" height="10" '
-        f'fill="{look.fill}" stroke="{look.border}"/>'
-        f'<text x="26" y="{y:.0f}" fill="{LEGEND_TEXT}">{escape(look.legend)}</text>'
-    )
-
-
-def _border_width(node: Node) -> int:
-    return 2 if node.shape == 'group' else 1
-
-
 def matplotlib(nodes: Sequence[Node], edges: Sequence[Edge]) -> Any:
     """A matplotlib figure."""
-    boxes, width, height = place(nodes, edges)
+    placed = place(nodes, edges)
+    boxes, width, height = placed.boxes, placed.width, placed.height
     figure = new_figure(max(width / PIXELS_PER_INCH, 3), max(height / PIXELS_PER_INCH, 2))
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis('off')
-    for e in edges:
-        axes.add_patch(_arrow(e, curve(e, boxes)))
+    lines = [(e, route(e, placed)) for e in edges]
+    for e, line in lines:
+        if line:
+            axes.add_patch(_arrow(e, line))
     for n in nodes:
         axes.add_patch(_frame(n, boxes[n.name]))
         axes.text(
@@ -144,21 +76,21 @@ def matplotlib(nodes: Sequence[Node], edges: Sequence[Edge]) -> Any:
     return figure
 
 
-def _arrow(edge: Edge, points: Sequence[Point]) -> Any:
+def _arrow(edge: Edge, line: Sequence[Segment]) -> Any:
     from matplotlib.patches import FancyArrowPatch
     from matplotlib.path import Path
 
-    colour = PLAIN
-    if edge.past:
-        colour = PAST
-    elif edge.traced:
-        colour = TRACED
+    codes = {'M': Path.MOVETO, 'L': Path.LINETO, 'Q': Path.CURVE3, 'C': Path.CURVE4}
     return FancyArrowPatch(
-        path=Path(points, [Path.MOVETO, *[Path.CURVE4] * 3]),
+        path=Path(
+            [point for _, points in line for point in points],
+            [codes[letter] for letter, points in line for _ in points],
+        ),
         arrowstyle='-|>',
         mutation_scale=8,
-        color=colour,
-        linestyle='--' if edge.past else '-',
+        color=edge.ink.colour,
+        linewidth=edge.ink.width,
+        linestyle='--' if edge.ink.dashes else '-',
         fill=False,
     )
 
@@ -174,5 +106,5 @@ def _frame(node: Node, box: Box) -> Any:
         boxstyle='round,pad=0,rounding_size=6' if is_round else 'square,pad=0',
         facecolor=node.look.fill,
         edgecolor=node.look.border,
-        linewidth=_border_width(node),
+        linewidth=border_width(node),
     )

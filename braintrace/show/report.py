@@ -6,12 +6,13 @@ import math
 import sys
 from collections.abc import Iterator
 from functools import cached_property
-from typing import NamedTuple, TextIO
+from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO, overload
 
-from .._jax import Var, source_line
+from .._jax import Var
 from ..graph.compile import Graph
 from ..graph.diagnostics import CompilationRecord, DiagnosticKind, DiagnosticLevel
 from ..graph.groups import Group
+from ..graph.lines import place_of
 from ..graph.relations import Relation
 from ..learn.choice import Choice
 from ..learn.core import Core
@@ -22,6 +23,10 @@ from .choice import choice_lines
 from .exact import ByParameter, exactness_lines
 from .published import Published, compiled_of
 from .text import bytes_as_text
+
+if TYPE_CHECKING:
+    from .page import Page
+    from .picture import Picture
 
 
 class ParameterRow(NamedTuple):
@@ -67,6 +72,11 @@ class CompilationReport:
         self.graph, self.choice, self._core = graph, choice, core
         self.memory = core.memory() if memory is None and core is not None else memory
         self._compiled = compiled_of(graph)
+
+    @property
+    def core(self) -> Core | None:
+        """What learns the model, if there is a rule already."""
+        return self._core
 
     @property
     def hidden_groups(self) -> list[tuple[int, list[tuple]]]:
@@ -171,6 +181,21 @@ class CompilationReport:
         """Print the report."""
         print(self.to_str(level), file=file or sys.stdout)
 
+    @overload
+    def draw(self, html: Literal[False] = False, *, title: str = ...) -> Picture: ...
+
+    @overload
+    def draw(self, html: Literal[True], *, title: str = ...) -> Page: ...
+
+    def draw(self, html: bool = False, *, title: str = 'Compiled model') -> Picture | Page:
+        """The model as a picture: hidden groups, weights and ops, and the ways that the rule
+        drops. With `html` it is a page that stands alone, with `save(path)`, and the report under
+        the picture."""
+        from .page import page
+        from .picture import draw
+
+        return page(title, self) if html else draw(self)
+
     def __repr__(self) -> str:
         counts = ', '.join(f'{name}={count}' for name, count in self.counts.items())
         return f'CompilationReport({counts})'
@@ -200,10 +225,11 @@ class CompilationReport:
 
     def _memory_lines(self, memory: dict[str, int]) -> list[str]:
         traces, block = (bytes_as_text(memory[key]) for key in ('trace_bytes', 'block_bytes'))
-        steps = memory['block_steps']
+        count = memory['block_steps']
+        steps = f'{count} step{"s" if count != 1 else ""}'
         shared = 0 if self._core is None else bytes_of_parameters(self._core).shared
         beside = f', {bytes_as_text(shared)} of them shared by all parameters' if shared else ''
-        return ['Memory', f'  all traces {traces}{beside}; a block of {steps} steps about {block}']
+        return ['Memory', f'  all traces {traces}{beside}; a block of {steps} about {block}']
 
     def _choice_lines(self, choice: Choice) -> Iterator[str]:
         return choice_lines(choice, len(self._compiled.step.params))
@@ -268,7 +294,7 @@ class CompilationReport:
 
 def _way(relation: Relation, group: Group) -> str:
     meets = relation.use.meets
-    return f'group {group.index} through `{meets.primitive.name}` at {source_line(meets)}'
+    return f'group {group.index} through {place_of(meets)}'
 
 
 def _way_and_bytes(relation: Relation, group: Group) -> str:

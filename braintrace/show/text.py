@@ -10,14 +10,14 @@ def bytes_as_text(size: float) -> str:
     """A number of bytes with three digits and a unit.
 
     Example:
-        >>> bytes_as_text(0), bytes_as_text(1536), bytes_as_text(2.5e9)
-        ('0 B', '1.54 kB', '2.5 GB')
+        >>> bytes_as_text(0), bytes_as_text(1536), bytes_as_text(2.5e9), bytes_as_text(999_900)
+        ('0 B', '1.54 kB', '2.5 GB', '1 MB')
     """
-    for unit in ('B', 'kB', 'MB'):
-        if size < 1000:
+    for unit in ('B', 'kB', 'MB', 'GB'):
+        if size < 999.5:
             return f'{size:.3g} {unit}'
         size /= 1000
-    return f'{size:.3g} GB'
+    return f'{size:.3g} TB'
 
 
 def bytes_from_text(size: str) -> int:

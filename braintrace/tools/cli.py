@@ -9,8 +9,10 @@ import argparse
 import importlib
 import os
 import sys
+import traceback
 import warnings
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,15 +20,18 @@ from typing import Any
 from ..errors import NotSupportedError
 from ..learn.choice import is_auto
 from ..rules.registry import find_rule
-from .comparison import DEFAULTS, Row, compare
-from .page import page
+from .comparison import DEFAULTS, MeasuredRule, compare
 from .trial import is_module, ready
 
+PACKAGE = 'braintrace'
 FACTORY = 'package.module:factory'
 RETURNS = (
-    '(model, example_inputs) for a brainstate module, '
-    'or (step, params, state, *inputs) for a plain function'
+    '(model, example_inputs) for a brainstate module, or (step, params, state, *inputs) for a '
+    'plain function'
 )
+
+
+TRACEBACK = 'show where an error comes from'
 
 
 class CommandError(Exception):
@@ -39,7 +44,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         options.run(options)
     except CommandError as error:
-        print(f'braintrace {options.command}: {error}', file=sys.stderr)
+        if options.traceback:
+            traceback.print_exception(error)
+            return 2
+        hint = '' if error.__cause__ is None else ' (--traceback tells where.)'
+        print(f'braintrace {options.command}: {error}{hint}', file=sys.stderr)
         return 2
     return 0
 
@@ -48,11 +57,17 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         'braintrace', description='Online learning in recurrent and spiking networks.'
     )
+    parser.add_argument('--version', action='version', version=f'braintrace {version(PACKAGE)}')
+    parser.add_argument('--traceback', action='store_true', help=TRACEBACK)
     commands = parser.add_subparsers(dest='command', required=True)
     _add_demo(commands)
     _add_report(commands)
     _add_code(commands)
     _add_compare(commands)
+    for command in commands.choices.values():
+        # Also after the command; if it is not there, what stands before the command holds.
+        default = argparse.SUPPRESS
+        command.add_argument('--traceback', action='store_true', help=TRACEBACK, default=default)
     return parser
 
 
@@ -142,7 +157,7 @@ def _report(options: argparse.Namespace) -> None:
     report = _ready(options, model, inputs).report
     report.show(2)
     if file:
-        file.write_text(page(options.factory, report))
+        report.draw(html=True, title=options.factory).save(file)
         print(f'\nWritten to {options.html}.')
 
 
@@ -201,7 +216,7 @@ def _tell_rule(rule: str) -> None:
     print(f'{rule} ...', end='\r' if sys.stderr.isatty() else '\n', file=sys.stderr)
 
 
-def _tell_row(row: Row) -> None:
+def _tell_row(row: MeasuredRule) -> None:
     """A row as soon as it is measured; the ranked table follows when all are."""
     print(row.line(), file=sys.stderr, flush=True)
 

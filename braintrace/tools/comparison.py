@@ -27,7 +27,7 @@ from .trial import Data, Trial, ready, trial_of
 DEFAULTS = {'decay_or_rank': 0.9, 'decay': 0.9, 'rank': 8}  # options that a rule needs
 
 
-class Row(NamedTuple):
+class MeasuredRule(NamedTuple):
     """One rule, measured; the numbers are by window.
 
     `cosine` and relative `error` are of its gradient against BPTT, `seconds` are per step. `exact`
@@ -60,12 +60,12 @@ class Comparison:
     """The rows of `compare`, as a table or a plot: the smallest error in the first window comes
     first, rules that were not measured last."""
 
-    def __init__(self, rows: Sequence[Row], windows: Sequence[int]):
+    def __init__(self, rows: Sequence[MeasuredRule], windows: Sequence[int]):
         first = windows[0]
         self.rows = tuple(sorted(rows, key=lambda r: r.error.get(first, math.inf)))
         self.windows = tuple(windows)
 
-    def __getitem__(self, rule: str) -> Row:
+    def __getitem__(self, rule: str) -> MeasuredRule:
         return next(r for r in self.rows if r.rule == rule)
 
     def table(self) -> str:
@@ -78,7 +78,7 @@ class Comparison:
 
     __str__ = table
 
-    def _cells(self, row: Row) -> list[str]:
+    def _cells(self, row: MeasuredRule) -> list[str]:
         accuracy = []
         for w in self.windows:
             accuracy += [f'{row.cosine[w]:.4f}', f'{row.error[w]:.1e}']
@@ -136,7 +136,7 @@ def compare(
     repeats: int = 3,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
-    on_row: Callable[[Row], None] | None = None,
+    on_row: Callable[[MeasuredRule], None] | None = None,
 ) -> Comparison:
     """Which rule for this model: for each rule the gradient against BPTT, time and memory.
 
@@ -193,7 +193,7 @@ def compare(
             try:
                 row = bench.row(label, rule.name, given)
             except Exception as error:  # a rule may refuse a model in any way: that is its row
-                row = Row(label, note=_reason(error))
+                row = MeasuredRule(label, note=_reason(error))
             rows.append(row)
             if on_row is not None:
                 on_row(row)
@@ -221,14 +221,14 @@ class _Bench:
     limit: int
     repeats: int
 
-    def row(self, label: str, rule: str, options: dict[str, Any]) -> Row:
+    def row(self, label: str, rule: str, options: dict[str, Any]) -> MeasuredRule:
         size = planned_trace_bytes(self.oracle, rule, options)
         if size > self.limit:
             needed = bytes_as_text(size)
             note = f'left out, its traces would take {needed}; raise `limit` to see it'
-            return Row(label, trace_bytes=size, note=note)
+            return MeasuredRule(label, trace_bytes=size, note=note)
         learner = self.trial.learner(rule, options)
-        row = Row(label, {}, {}, {}, size, exact=in_one_word(learner.report.exactness))
+        row = MeasuredRule(label, {}, {}, {}, size, exact=in_one_word(learner.report.exactness))
         for w in self.windows:
             gradient = _as_vector(self.trial.grad(learner, self.data, w), self.only)
             row.cosine[w] = _cosine(gradient, self.true)
@@ -253,7 +253,9 @@ def _relative_error(a: np.ndarray, true: np.ndarray) -> float:
 
 def _limit(limit: int | str) -> int:
     if not isinstance(limit, str):
-        return limit
+        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
+            raise ValueError(f'`limit` must be a number of bytes, got {limit!r}.')
+        return int(min(limit, 2**63))
     try:
         return bytes_from_text(limit)
     except ValueError as error:

@@ -14,12 +14,11 @@ import numpy as np
 from ..rules.registry import find_rule
 from ..shells.entry import compile
 from ..show import text
-from ..show.figure import new_figure
 from .add_task import LAGS, RECURRENT, adam, cross_entropy, floors, init, step, stretch
 from .comparison import DEFAULTS, compare
+from .demo_picture import NEAR, Curve, picture
 
 RULES = {'d_rtrl': 'D_RTRL', 'pp_prop': 'pp_prop', 'rtrl': 'RTRL', 'bptt': 'truncated BPTT, 1 step'}
-NEAR = 0.01  # of a floor, to count as reached
 
 
 def online(learner: Any, steps: int, rate: float) -> Callable:
@@ -202,25 +201,9 @@ def table(results: Sequence[Result]) -> str:
 
 
 def curves(results: Sequence[Result], chunk: int, path: Any) -> Any:
-    """The losses over the stream, and the floors."""
-    figure = new_figure(8, 4.5)
-    axes = figure.add_subplot()
-    for r in results:
-        n = max(len(r.losses) // 30, 1)
-        smooth = np.convolve(r.losses, np.ones(n) / n, 'valid')
-        at = (np.arange(len(smooth)) + n) * chunk
-        style = '--' if r.rule == 'rtrl' else '-'
-        axes.plot(at, smooth, label=RULES.get(r.rule, r.rule), linestyle=style)
-    for name, value in floors().items():
-        axes.axhline(value, color='grey', linewidth=0.8, linestyle=':')
-        axes.text(0, value, f' {name} {value:.4f}', va='bottom', fontsize=8, color='grey')
-    axes.set(
-        xlabel='steps of the stream', ylabel='cross-entropy', title='Learning online: the Add task'
-    )
-    axes.legend()
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    return figure
+    """The picture of the results: losses over the stream, floors, and when each was reached."""
+    drawn = [Curve(RULES.get(r.rule, r.rule), r.losses, chunk) for r in results]
+    return picture(drawn, path)
 
 
 class _Bar(Protocol):

@@ -97,6 +97,8 @@ def test_the_base_of_the_learners_takes_an_executor():
     assert learner(X[0, 0]).shape == (4,) and learner.running_index.value == 1
     with pytest.raises(ValueError, match='`graph_executor` must be an ETraceGraphExecutor'):
         braintrace.ETraceAlgorithm(model, model)
+    with pytest.raises(ValueError, match='`model` must be a brainstate.nn.Module'):
+        braintrace.ETraceAlgorithm(3, learner.graph_executor)
 
 
 @pytest.mark.parametrize('n', [1, 2, 3])
@@ -120,6 +122,8 @@ def test_the_neighbours_of_snap_on_a_ring(n):
     assert group.trace_state_width == n
     if n > 1:
         assert sorted(group.snap.neighbours[3]) == sorted((3 + np.arange(n)) % 5)
+        near = np.linalg.matrix_power(ring, n - 1) > 0
+        assert np.array_equal(group.snap.axes[0], near) and not group.snap.conservative
 
 
 def test_random_feedback_where_the_loss_reads_the_hidden_state():
@@ -151,6 +155,21 @@ def test_a_d_rtrl_that_clips_its_traces(window):
     np.testing.assert_allclose(gradients(learner, window=window), wanted, atol=1e-12)
     [trace] = learner.etrace.values()
     np.testing.assert_allclose(trace.value[0], np.repeat(e[:, :, None], 4, 2), atol=1e-12)
+
+
+def test_traces_may_come_back_in_any_order():
+    def step(p, h, x):
+        h = p['leak'] * h + x @ p['W']
+        return h, h
+
+    params, state = {'leak': jnp.full(4, 0.7), 'W': jnp.ones((3, 4))}, jnp.ones((2, 4))
+
+    def gradient(**options):
+        learner = braintrace.compile(step, 'd_rtrl', params, state, X[0], **options)
+        return learner.grad(jnp.sum, params, learner.init(params, state), X)[0][0]
+
+    turned = gradient(on_traces=lambda traces: dict(reversed(traces.items())))
+    jax.tree.map(np.testing.assert_allclose, turned, gradient())
 
 
 @pytest.mark.parametrize('hook', ['_update_etrace_data', '_solve_weight_gradients'])

@@ -40,6 +40,10 @@ def step(cell, h, x):
     return h, h
 
 
+def step_of_module(model, state, x):
+    return model(state, x)
+
+
 def loss(out, y):
     return ((out - y) ** 2).sum()
 
@@ -85,6 +89,35 @@ def test_a_step_of_training_in_one_jit():
     same(eqx.filter_jit(train)(cell, start), train(cell, start))
 
 
+class Held(eqx.Module):
+    """Units whose state stands in an `eqx.nn.State`, with what they count."""
+
+    W: jax.Array
+    h: eqx.nn.StateIndex
+    steps: eqx.nn.StateIndex
+
+    def __init__(self):
+        self.W, self.h, self.steps = (
+            W,
+            eqx.nn.StateIndex(ZERO),
+            eqx.nn.StateIndex(jnp.zeros(2, int)),
+        )
+
+    def __call__(self, state, x):
+        h = jnp.tanh(0.5 * state.get(self.h) + x @ self.W)
+        state = state.set(self.steps, state.get(self.steps) + 1)
+        return state.set(self.h, h), h
+
+
+def test_a_state_of_equinox():
+    cell, state = eqx.nn.make_with_state(Held)()
+    learner = braintrace.compile(step_of_module, D_RTRL, cell, state, X[0])
+    (grads, _), carry = learner.grad(loss, cell, learner.init(cell, state), X, Y, window=2)
+    same(grads.W, bptt(P, leaky)['W'])
+    assert carry.state.get(cell.steps).tolist() == [T, T]
+    assert [name for [(_, [name])] in [learner.report.hidden_groups]] == [('state', 0)]
+
+
 def test_constants_of_a_plain_tree():
     params = {'W': W, 'leak': 0.5, 'steps': 2, 'act': jnp.tanh, 'name': 'rnn'}
 
@@ -109,13 +142,9 @@ class Tied(nnx.Module):
         return h, self.read_out(h)
 
 
-def nnx_step(model, h, x):
-    return model(h, x)
-
-
 def test_tied_weights_of_nnx_and_its_optimizer():
     net = Tied()
-    learner = braintrace.compile(nnx_step, D_RTRL, net, ZERO, X[0])
+    learner = braintrace.compile(step_of_module, D_RTRL, net, ZERO, X[0])
     grads = online(learner, net)
 
     def total(net):
@@ -137,7 +166,7 @@ def leaky(p, h, x):
 
 
 def with_dropout(net, h, x):
-    return nnx_step(net, h, net.drop(x))
+    return step_of_module(net, h, net.drop(x))
 
 
 P = {'W': W}
@@ -163,6 +192,10 @@ def ready():
         (
             r'Flax NNX module Tied.*hidden=Hidden.*`compile\(step, rule, module',
             lambda: braintrace.compile(Tied(), D_RTRL, X[0]),
+        ),
+        (
+            '`model` is the class GRUCell: pass a model',
+            lambda: braintrace.compile(eqx.nn.GRUCell, D_RTRL, X[0]),
         ),
         (
             'returned a state alone',
@@ -197,6 +230,22 @@ def ready():
         (
             'has no time axis',
             lambda: ready()[0].grad(loss, P, ready()[1], X[0], Y),
+        ),
+        (
+            r'`grad\(loss_fn, params, carry, xs, .*`carry` must be what `init`.* got dict',
+            lambda: ready()[0].grad(loss, ready()[1], P, X, Y),
+        ),
+        (
+            r'`params` is not like .* W is float64\[4, 3\], not float64\[3, 3\]',
+            lambda: ready()[0].grad(loss, {'W': jnp.ones((4, H))}, ready()[1], X, Y),
+        ),
+        (
+            '`params` is not like .* 4 arrays, not 1',
+            lambda: ready()[0].evolve(CELL, ready()[1], X),
+        ),
+        (
+            r'The step has float64\[5\] as inputs and float64\[3\] as state',
+            lambda: braintrace.compile(leaky, D_RTRL, P, ZERO, jnp.ones(5)),
         ),
         (
             '`loss_fn` must return one loss, .* got 2 arrays',

@@ -203,11 +203,13 @@ def test_a_step_may_close_over_values():
     jax.jit(within_a_trace)(one)
 
 
-def test_the_analysis_of_a_loop_that_moves_units_around_ends():
-    """Turn after turn an output of the op reaches another unit: more than there are maps."""
+@pytest.mark.parametrize('turns, few', [(20, True), (100, False)])
+def test_the_analysis_of_a_loop_that_moves_units_around_ends(turns, few):
+    """Turn after turn an output of the op reaches another unit, in the end one. Where turns are too
+    many to follow them all it may have reached any: more than there are maps."""
 
     def step(p, s):
-        return lax.fori_loop(0, 20, lambda i, v: jnp.roll(v, 1) * 0.9, s * p), s
+        return lax.fori_loop(0, turns, lambda i, v: jnp.roll(v, 1) * 0.9, s * p), s
 
     def give_up(*_):
         raise TimeoutError('the analysis does not end')
@@ -219,7 +221,22 @@ def test_the_analysis_of_a_loop_that_moves_units_around_ends():
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-    assert not traced(graph)
+    assert bool(traced(graph)) == few
+
+
+def test_a_scan_that_moves_units_keeps_its_rows_apart():
+    """What goes in and comes out row by row, forwards and backwards."""
+
+    def step(p, s):
+        def turn(c, row):
+            return jnp.roll(c, 1, -1), jnp.sin(c) + row
+
+        rows = jnp.stack([s * p, s[::-1]] * 9)
+        last, ys = lax.scan(turn, s, rows, reverse=True)
+        return last + ys[0] * ys[5], ys[1]
+
+    graph = check_step(step, jnp.ones(6), jnp.arange(6.0))
+    assert traced(graph) and not graph.analysis.of_row(graph.analysis.rows[0]).mixed
 
 
 def test_a_weight_that_is_stored_in_a_state():

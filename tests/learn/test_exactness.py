@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from jax import lax
 from random_programs import PROGRAMS, C, R, build, example, lasting, programs
 from small_models import OTHERS, POSITION_WISE, H, P, X, draw, one, spike
+from told import LOST
 
 import braintrace
 
@@ -83,7 +84,7 @@ def read_out(step):
     return with_read_out
 
 
-@pytest.mark.filterwarnings('ignore::UserWarning')
+@LOST
 @settings(lasting, max_examples=max(1, PROGRAMS // 8))
 @given(programs(2, 5), st.sampled_from(RULES), st.sampled_from([1, 2]))
 def test_what_is_called_exact_is_exact(code, rule, window):
@@ -115,7 +116,7 @@ def test_d_rtrl_is_called_exact_where_the_recurrence_is_position_wise(name, meth
     assert exact(*POSITION_WISE[name], 'd_rtrl', vjp_method=method) is True
 
 
-@pytest.mark.filterwarnings('ignore::UserWarning')
+@LOST
 @pytest.mark.parametrize('name', OTHERS)
 def test_rtrl_is_called_exact_everywhere_and_d_rtrl_is_not(name):
     step, state = OTHERS[name]
@@ -158,7 +159,7 @@ def slow(p, h, x):  # sent on before the weight, so that only units of one layer
     return 2 * (jnp.tanh(0.9 * h + spike(x @ p['W']) @ p['U']),)
 
 
-@pytest.mark.filterwarnings('ignore::UserWarning')
+@LOST
 @pytest.mark.parametrize(
     'step, rule, options, expected',
     [
@@ -199,6 +200,53 @@ def test_the_word_of_each_rule(step, rule, options, expected):
         assert [told[name].exact for name in used] == [expected] * len(used)
 
 
+def read_by(how):
+    """Leaky units under a read-out that leaks, and what may spoil that."""
+
+    def step(p, s, x):
+        h = jnp.tanh(0.8 * s['h'] + x @ p['W'])
+        seen = jnp.tanh(h) if how == 'bent' else h
+        B = p['o'] * x.sum() if how == 'moving' else p['o']
+        y = (0.6 if how == 'other leak' else 0.7) * s['y'] + seen @ B
+        if how == 'mixed':
+            y = y + 0.1 * s['y'].mean()
+        if how == 'fed back':
+            h = h + 0.1 * s['y'].sum(-1, keepdims=True)
+        out = {'late': s['y'], 'units too': y + h.sum(-1, keepdims=True)}.get(how, jnp.sin(y))
+        return {'h': h, 'y': y}, out
+
+    return step
+
+
+@pytest.mark.parametrize(
+    'how', ['', 'bent', 'moving', 'other leak', 'mixed', 'fed back', 'late', 'units too']
+)
+@pytest.mark.filterwarnings('ignore::UserWarning')
+def test_a_filter_that_stands_for_the_leak_of_the_read_out_is_exact(how):
+    params, state = {'W': P['W'], 'o': P['o']}, {'h': one, 'y': draw(len(one), 2)}
+    ys = draw(3, len(one), 2)
+    claimed, wrong, _ = claimed_and_wrong(
+        read_by(how), params, state, X[:3], ys, 'eprop', 1, kappa_filter_decay=0.7
+    )
+    assert ('W' in claimed) == (how == '') and not wrong
+
+
+@pytest.mark.parametrize('rule', ['rtrl', 'snap', 'uoro', 'kf_rtrl', 'low_rank', 'd_rtrl'])
+def test_a_read_out_of_fixed_units_is_exact_and_keeps_nothing(rule):
+    fixed = draw(H, H)
+
+    def reservoir(p, h, x):
+        h = jnp.tanh(h @ fixed + x.sum())
+        return h, h @ p['o']
+
+    options = dict(rank=2) if rule == 'low_rank' else {}
+    params, ys = {'o': P['o']}, draw(3, len(one), 2)
+    claimed, wrong, report = claimed_and_wrong(
+        reservoir, params, one, X[:3], ys, rule, 2, **options
+    )
+    assert claimed == {'o'} and not wrong and report.parameters[0].trace_bytes == 0
+
+
 def test_a_weight_that_is_zero_for_some_parameters_is_not_taken_for_a_masked_one():
     def pruned(p, h, x):
         R = jnp.where(jnp.abs(p['R']) > 1.6, p['R'], 0) + jax.nn.relu(p['U'] - 0.9)
@@ -230,3 +278,9 @@ def test_bytes_are_those_of_the_rule_and_sum_to_the_total():
     assert kept('pp_prop', decay_or_rank=0.9) == (480, 0)
     assert kept('bptt') == (0, 0)
     assert kept('uoro') == (3600, 480 + 8), 'a factor of the state and a random key are shared'
+
+    def mixed(p, h, x):  # samples act on each other
+        return step(p, h - h.mean(0), x)
+
+    rows = braintrace.compile(mixed, 'rtrl', params, state, state).report.parameters
+    assert {row.name: row.trace_bytes for row in rows} == {'R': 432_000, 'o': 0}

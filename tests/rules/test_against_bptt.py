@@ -79,9 +79,6 @@ def test_a_window_over_the_whole_sequence_is_bptt(rule):
     )
 
 
-# ---- the textbook rules, step by step, written out by hand ----
-
-
 def test_no_parameter_is_forgotten():
     """GRU's reset gate has no position-wise path and still gets its same-step gradient; an idle
     parameter gets zeros."""

@@ -195,6 +195,8 @@ class Grows(Net):
         (Net, 'hidden=Hidden', {}),
         (Net, 'no variable that `hidden` marks', dict(hidden=nnx.Cache)),
         (Net, '`hidden` must be a subclass', dict(hidden=3)),
+        (Net, 'pass its type, Hidden', dict(hidden=Hidden(0.0))),
+        (Net, 'leaves no parameter', dict(hidden=...)),
         (Net, '`batch_size` is for modules of brainstate', dict(hidden=Hidden, batch_size=2)),
         (Writes, 'cell.dense_h.kernel is written', dict(hidden=Hidden)),
         (Grows, r'Variable h enters the step as float64\[2,3\]', dict(hidden=Hidden)),

@@ -2,6 +2,7 @@
 
 import pytest
 
+import braintrace
 from braintrace.tools.cli import main
 
 
@@ -23,7 +24,7 @@ def test_report_command(tmp_path, capsys):
             '<svg',
             'readout.weight.bias',
             'in-window gradient',
-            'trace bytes',
+            'all traces',
             'Exactness',
         )
     )
@@ -91,6 +92,22 @@ def test_errors_of_the_command_line(capsys, arguments, told):
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert told in captured.err and 'Traceback' not in captured.err
+
+
+def test_a_rule_is_proposed_only_if_it_is_near(capsys):
+    assert main(['report', 'people_models:plain', '--rule', 'backprop']) == 2
+    assert 'Did you mean' not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize('before', [True, False])
+def test_the_version_and_where_an_error_comes_from(capsys, before):
+    flag, command = ['--traceback'], ['report', 'people_models:failing']
+    assert main(flag + command if before else command + flag) == 2
+    told = capsys.readouterr().err
+    assert 'Traceback' in told and 'people_models.py' in told and 'OSError: no such data' in told
+    with pytest.raises(SystemExit, match='0'):
+        main(['--version'])
+    assert capsys.readouterr().out == f'braintrace {braintrace.__version__}\n'
 
 
 def test_a_module_that_is_not_installed_is_named(tmp_path, monkeypatch, capsys):

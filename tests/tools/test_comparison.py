@@ -53,8 +53,9 @@ def test_compare_a_module():
     assert net.rnn.h.value is start, 'the model is left as it was'
     small = braintrace.compare(net, *inputs, rules=['rtrl'], length=5, windows=(1,), limit=100)
     assert 'traces would take' in small['rtrl'].note
-    with pytest.raises(ValueError, match='`limit` must be a number of bytes'):
-        braintrace.compare(net, *inputs, rules=['rtrl'], limit='10 MBit')
+    for limit in '10 MBit', -1, None:
+        with pytest.raises(ValueError, match='`limit` must be a number of bytes'):
+            braintrace.compare(net, *inputs, rules=['rtrl'], limit=limit)
 
 
 def test_compare_with_data():

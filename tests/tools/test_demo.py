@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from braintrace.tools.demo import demo, floors, stretch, table
+from braintrace.tools.demo_picture import Curve, picture
 
 
 def test_the_stream():
@@ -32,3 +33,19 @@ def test_demo(tmp_path, capsys):
     assert exact.trace_bytes < full.trace_bytes and truncated.trace_bytes == 0
     assert table(results) in capsys.readouterr().out and 'truncated BPTT' in table(results)
     assert (tmp_path / 'curves.png').stat().st_size > 1000
+
+
+def test_the_picture_tells_when_a_floor_was_reached(tmp_path):
+    falling = Curve('D_RTRL', np.linspace(0.66, 0.46, 60), 100)
+    high = Curve('truncated BPTT, 1 step', np.full(60, 0.6), 100)
+    first, second = list(floors().values())[1:]
+    steps, loss = falling.smooth
+    at = falling.reached(first)
+    k = list(steps).index(at)
+    assert loss[k] < first + 0.01 <= loss[k - 1]
+    assert at < falling.reached(second) and high.reached(first) is None
+    figure = picture([falling, high], tmp_path / 'demo.png')
+    told = {text.get_text() for axes in figure.axes for text in axes.texts}
+    assert {f'{at:,}', 'never', 'D_RTRL'} <= told and any(
+        'nothing can do better' in t for t in told
+    )

@@ -282,9 +282,9 @@ def _reduce(words: Words, node: Node, o: Operands) -> Text:
 @composed('argmax', 'argmin')
 def _arg(words: Words, node: Node, o: Operands) -> Text:
     [a] = node.args
-    found = call(f'{words.np}.{node.op}', o.exact(a).text, str(node.info))
+    place = call(f'{words.np}.{node.op}', o.exact(a).text, str(node.info))
     usual = words.dtype(node.dtype) == 'int'
-    return found if usual else Text(f'{found.text}.astype({words.dtype(node.dtype)})')
+    return place if usual else Text(f'{place.text}.astype({words.dtype(node.dtype)})')
 
 
 @composed('cumsum', 'cumprod', 'cummax', 'cummin', 'cumlogsumexp')

@@ -13,7 +13,7 @@ import numpy as np
 from ..._jax import Var, is_float, trace
 from ...errors import NotSupportedError
 from ...learn.core import Core
-from ...learn.stateful import Compiled, Learning
+from ...learn.stateful import CompiledModel, Learning
 from ...plan.keys import TraceKey
 from .algebra import Algebra
 from .control import Reader
@@ -50,12 +50,12 @@ def code_of(core: Core, signature: Signature, backend: str = 'jax', modulator: A
 
 
 def code_of_model(
-    learning: Learning, compiled: Compiled, example: tuple | None, backend: str, modulator: Any
+    learning: Learning, compiled: CompiledModel, example: tuple | None, backend: str, modulator: Any
 ) -> str:
     """The same for a model that holds its states, from inputs like `example`."""
     rule, moving = learning.how.rule, learning.framework.surroundings().moving
     signature = of_model(
-        learning.model, rule.name, compiled.model, example or (), moving, check_backend(backend)
+        learning.model, rule.name, compiled.traced, example or (), moving, check_backend(backend)
     )
     return code_of(compiled.core, signature, backend, modulator if rule.modulated else None)
 
@@ -82,11 +82,11 @@ class Writer:
         step = self.core.program.step
         lines = names_in_source(step.jaxpr)
         outs = [*step.hidden_outs, *step.other_outs]
-        found = [
+        in_source = [
             lines[v].name if name[1:].isdigit() and isinstance(v, Var) and v in lines else None
             for name, v in zip(ids, outs, strict=True)
         ]
-        better = [new or old for new, old in zip(found, ids, strict=True)]
+        better = [new or old for new, old in zip(in_source, ids, strict=True)]
         taken = [*better, *self._ids[: len(step.params)]]
         return better if len(set(taken)) == len(taken) else ids
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..._jax import Jaxpr, Var, called_name, source_stack
+from ..._jax import Jaxpr, Var, called_name
+from ...graph.lines import source_stack
 from ...step import Leaf
 from .lines import TAKEN
 

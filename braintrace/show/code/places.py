@@ -36,9 +36,9 @@ def _gather(t: Algebra, eqn: Any, a: View, where: View) -> View:
         places = [_from_either_end(t, v, k) for v, k in _columns(t, where, a)]
         if None not in places or mode_name(mode) == 'clip' and d == 1:
             plain = None not in places
-            found = places if plain else [v for v, _ in _columns(t, where, a)]
+            taken = places if plain else [v for v, _ in _columns(t, where, a)]
             info = None if plain else 'clip'
-            return t.op('take', [a, *found], info, out.shape, out.dtype)
+            return t.op('take', [a, *taken], info, out.shape, out.dtype)
     return t.op('gather', [a, where], (numbers, sizes, mode), out.shape, out.dtype)
 
 
@@ -99,11 +99,11 @@ def _operand(v: View, k: int) -> View:
 
 def _change(t: Algebra, kind: str, a: View, places: Sequence[View | None], new: View) -> View:
     """`a.at[places].add(new)`, without axes of length one that are the same in all."""
-    found = [v for v in places if v is not None]
-    d, n = len(found), len(found[0].shape)
+    at = [v for v in places if v is not None]
+    d, n = len(at), len(at[0].shape)
     for k in reversed(range(n)):
-        if all(v.shape[k] == 1 and v.axes[k] is None for v in (*found, new)):
-            found, new = [t.index(v, k, 0) for v in found], t.index(new, k, 0)
+        if all(v.shape[k] == 1 and v.axes[k] is None for v in (*at, new)):
+            at, new = [t.index(v, k, 0) for v in at], t.index(new, k, 0)
             n -= 1
     gone = []
     for k in reversed(range(d, len(a.shape))):
@@ -111,7 +111,7 @@ def _change(t: Algebra, kind: str, a: View, places: Sequence[View | None], new: 
         if a.shape[k] == 1 and a.axes[k] is None and new.axes[at_new] is None:
             a, new = t.index(a, k, 0), t.index(new, at_new, 0)
             gone.append(k)
-    made = t.op('change', [a, *found, new], kind, a.shape, a.dtype)
+    made = t.op('change', [a, *at, new], kind, a.shape, a.dtype)
     axes: list[int | None] = list(made.axes)
     shape = list(made.shape)
     for k in sorted(gone):

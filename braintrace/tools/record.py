@@ -1,0 +1,227 @@
+"""What a learner does, step by step, as curves: traces, credit, gradients and weights over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from ..errors import NotSupportedError
+from ..learn.core import Core
+from ..learn.options import per_step, sequence_length
+from ..learn.records import Carried, Weights
+from ..learn.stateful import weights_of
+from ..learn.watching import watch_step
+from ..rules.signals import Extra
+from ..shells.drivers import SequenceDriverMixin
+from ..shells.function import PureLearner
+from ..shells.packing import unpack
+from ..show.recording import Recording, small_image
+
+Update = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
+
+
+def record(
+    learner: Any,
+    xs: Any,
+    *targets: Any,
+    loss: Callable,
+    params: Any = None,
+    carry: Any = None,
+    update: Any = None,
+    elements: Mapping[str, Any] | None = None,
+    modulator: Any = None,
+) -> Recording:
+    """How traces, credit, gradients and weights move while a learner goes over a sequence.
+
+    Steps are made one at a time, in windows of one step. Nothing is left behind: the learner, its
+    model and `carry` are as before.
+
+    Args:
+        learner: of a plain function or of a module, compiled.
+        xs: the inputs, with time as first axis; a tuple if the step takes several.
+        targets: further sequences, given to `loss`.
+        loss: `loss(out, *target)`, a number, or one for each sample, of which the mean is taken.
+        params, carry: of a plain learner, as for `grad`.
+        update: changes the weights after every step: a function `(params, grads) -> params` of
+            dicts of arrays by name, or an optimiser of optax. None: they stay.
+        elements: by name of a trace, a parameter or a hidden state (there it is its credit), an
+            index or a list of indices: single elements that are recorded too.
+        modulator: for rules that take one, as for `grad`.
+
+    Returns:
+        A `Recording`; `plot()` draws it, `animate()` shows the traces as they change.
+
+    Example:
+        >>> import jax.numpy as jnp, braintrace
+        >>> def leaky(p, h, x):
+        ...     h = 0.9 * h + x @ p['W']
+        ...     return h, h
+        >>> params, h = {'W': jnp.ones((3, 2))}, jnp.zeros(2)
+        >>> learner = braintrace.compile(leaky, 'd_rtrl', params, h, jnp.ones(3))
+        >>> seen = braintrace.record(
+        ...     learner, jnp.ones((20, 3)), params=params, carry=learner.init(params, h),
+        ...     loss=lambda out: (out**2).mean(), elements={'W->state': (0, 0, 1)},
+        ... )
+        >>> seen.losses.shape, list(seen.traces), list(seen.elements)
+        ((20,), ['W->state'], ['W->state[0, 0, 1]'])
+        >>> [round(float(e), 2) for e in seen.elements['W->state[0, 0, 1]'][:3]]
+        [1.0, 1.9, 2.71]
+    """
+    subject = _subject_of(learner, params, carry)
+    length = sequence_length((xs, *targets))
+    xs = _as_the_step_takes_them(subject, xs)
+    learner.rule.check_modulator(modulator)
+    chosen = _Chosen(subject.core, elements or {})
+    begin, change = _updating(update)
+    step = subject.core.program.step
+    names = [leaf.name or 'params' for leaf in step.params]
+    first = dict(zip(names, subject.weights.params, strict=True))
+
+    def one(held: tuple, now: tuple) -> tuple:
+        params, memory, carried = held
+        inputs, target, modulator = now
+
+        def loss_of(outs: list[Any]) -> Any:
+            return jnp.mean(loss(subject.out_tree.unflatten(outs), *target))
+
+        weights = Weights(subject.weights.captured, [params[name] for name in names])
+        given = Extra(None, jax.tree.map(lambda m: m[None], modulator))
+        inputs = [*subject.still, *jax.tree.leaves(inputs)]
+        seen = watch_step(subject.core, weights, carried, inputs, loss_of, given)
+        grads = dict(zip(names, seen.grads, strict=True))
+        params, memory = change(params, grads, memory)
+        credit = {step.hidden[i].name or 'state': c for i, c in seen.credit.items()}
+        traces = {str(key): e for key, e in seen.carried.traces.items() if _is_inexact(e)}
+        told = Recording(
+            losses=seen.loss,
+            traces=_norms(traces),
+            credit=_norms(credit),
+            gradients=_norms(grads),
+            weights=_norms(params),
+            moved=_norms({name: p - first[name] for name, p in params.items()}),
+            elements=chosen.of({**credit, **params, **traces}),
+            images={name: small_image(e) for name, e in traces.items()},
+        )
+        return (params, memory, seen.carried), told
+
+    sequences = xs, targets, per_step(modulator, length)
+    sequences = jax.tree.map(jnp.asarray, sequences)
+    start = first, begin(first), subject.carried
+
+    @jax.jit
+    def run(start: tuple, sequences: tuple) -> Recording:
+        return jax.lax.scan(one, start, sequences)[1]
+
+    return jax.device_get(run(start, sequences))
+
+
+class _Subject(NamedTuple):
+    """A learner as its core: what it holds, the tree of the outputs of a step, and the leaves of
+    inputs that stand still (what a model reads from its surroundings)."""
+
+    core: Core
+    weights: Weights
+    carried: Carried
+    out_tree: Any
+    still: list[Any]
+
+
+def _subject_of(learner: Any, params: Any, carry: Any) -> _Subject:
+    if isinstance(learner, PureLearner):
+        if params is None or carry is None:
+            raise TypeError(
+                '`record`: a learner of a plain function holds no values. Pass `params` and '
+                '`carry`, from `learner.init(params, state)`.'
+            )
+        plain = learner.compiled_step()
+        weights, carried = plain.weights(learner.leaves_of(params)), unpack(plain, carry)
+        return _Subject(plain.core, weights, carried, plain.traced.out_tree, [])
+    if not isinstance(learner, SequenceDriverMixin):
+        raise NotSupportedError(
+            f'`record` takes a learner of `braintrace.compile`, got {type(learner).__name__}.'
+        )
+    if params is not None or carry is not None:
+        raise TypeError(
+            '`record`: a learner of a module holds its parameters and states. Leave `params` and '
+            '`carry` away.'
+        )
+    compiled = learner.compiled_step()
+    carried, still = learner.values_now()
+    return _Subject(compiled.core, weights_of(compiled), carried, compiled.traced.out_tree, still)
+
+
+def _as_the_step_takes_them(subject: _Subject, xs: Any) -> Any:
+    """The sequences, in the types that the step was compiled for; refused if shapes differ."""
+    wanted = [v.aval for v in subject.core.program.step.input_vars][len(subject.still) :]
+    leaves, tree = jax.tree.flatten(xs)
+    got, needed = [jnp.shape(x) for x in leaves], [a.shape for a in wanted]
+    if [shape[1:] for shape in got] != needed:
+        raise ValueError(
+            f'`xs` has the shapes {got}: the step takes {needed}, and time is one more axis in '
+            'front of that.'
+        )
+    return jax.tree.unflatten(
+        tree, [jnp.asarray(x, a.dtype) for x, a in zip(leaves, wanted, strict=True)]
+    )
+
+
+def _updating(update: Any) -> tuple[Callable, Callable]:
+    """What an update keeps at the beginning, and `(params, grads, kept) -> (params, kept)`."""
+    if update is None:
+        return (lambda params: ()), (lambda params, grads, kept: (params, kept))
+    if hasattr(update, 'init') and hasattr(update, 'update'):
+
+        def by_optimiser(params: dict, grads: dict, kept: Any) -> tuple[dict, Any]:
+            moves, kept = update.update(grads, kept, params)
+            return jax.tree.map(jnp.add, params, moves), kept
+
+        return update.init, by_optimiser
+    return (lambda params: ()), (lambda params, grads, kept: (update(params, grads), kept))
+
+
+def _norms(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: jnp.sqrt((jnp.abs(a) ** 2).sum()) for name, a in arrays.items()}
+
+
+def _is_inexact(a: Any) -> bool:
+    return jnp.issubdtype(a.dtype, jnp.inexact)
+
+
+class _Chosen:
+    """The elements that a user wants to see, checked."""
+
+    def __init__(self, core: Core, elements: Mapping[str, Any]):
+        step = core.program.step
+        states = zip(step.hidden, step.hidden_vars, strict=True)
+        params = zip(step.params, step.param_vars, strict=True)
+        shapes = {leaf.name or 'state': v.aval.shape for leaf, v in states}
+        shapes |= {leaf.name or 'params': v.aval.shape for leaf, v in params}
+        shapes |= {str(key): e.shape for key, e in core.shapes.items() if _is_inexact(e)}
+        self.indices: dict[str, list[tuple[int, ...]]] = {}
+        for name, given in elements.items():
+            if name not in shapes:
+                known = ', '.join(shapes)
+                raise ValueError(f'`elements`: there is no {name!r}. Known are {known}.')
+            self.indices[name] = [_index(name, i, shapes[name]) for i in _listed(given)]
+
+    def of(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            f'{name}[{", ".join(map(str, index))}]': arrays[name][index]
+            for name, indices in self.indices.items()
+            for index in indices
+        }
+
+
+def _listed(given: Any) -> Sequence[Any]:
+    return given if isinstance(given, list) else [given]
+
+
+def _index(name: str, given: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    index = tuple(given) if isinstance(given, tuple) else (given,)
+    fits = len(index) == len(shape) and all(-n <= i < n for i, n in zip(index, shape, strict=True))
+    if not fits:
+        raise ValueError(f'`elements`: {given} is no index of {name}, which has shape {shape}.')
+    return index
