@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: test lint format tests docs wheel matrix demo bench charts fuzz soak clean
+.PHONY: test lint format tests docs wheel matrix demo bench charts results fuzz soak clean
 
 # What must hold before a change goes in. The tests build the wheel and use it too.
 test: lint tests docs
@@ -20,9 +20,9 @@ format: .venv/ready
 tests: .venv/ready
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# The pages, in docs/_build/index.html; a warning is an error.
+# The pages, in docs/_build/index.html. The tutorials run, two at a time; a warning is an error.
 docs: .venv/ready
-	$(BIN)/sphinx-build -W --keep-going -q docs docs/_build
+	$(BIN)/sphinx-build -W --keep-going -q -E -j 2 docs docs/_build
 
 # What a release uploads, in dist.
 wheel: .venv/ready
@@ -73,6 +73,10 @@ charts: .venv/ready
 	$(PYTHON) -m venv .venv-reference
 	.venv-reference/bin/$(PIP) braintrace==0.2.6
 	touch $@
+
+# Published results at laptop size, in docs/results.md.
+results: .venv/ready
+	$(BIN)/python results/run.py docs
 
 # The property tests with many more programs: make fuzz PROGRAMS=20000
 PROGRAMS ?= 5000

@@ -1,35 +1,38 @@
 """Settings of the documentation: `make docs` builds it with warnings as errors."""
 
-import inspect
+import pathlib
+import sys
 
 import braintrace
 
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE / '_ext'))
+
 project, author = 'braintrace', 'The braintrace developers'
 release = version = braintrace.__version__
-extensions = ['myst_parser', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon']
-exclude_patterns = ['_build']
-myst_enable_extensions = ['deflist']
-myst_heading_anchors = 3
-default_role = 'code'  # docstrings write code in single backticks
-autodoc_member_order = 'bysource'
-autodoc_typehints = 'none'
+extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'mathml', 'names']
+exclude_patterns = ['_build', '_ext']
+
 html_theme = 'furo'
 html_title = f'braintrace {version}'
+html_show_copyright = False
+html_static_path = ['_static']
+html_css_files = ['pages.css']
+html_math_renderer = 'mathml'
 
+myst_enable_extensions = ['colon_fence', 'deflist', 'dollarmath']
+myst_heading_anchors = 3
 
-def _signature(app, what, name, obj, options, signature, result):
-    """The constructor's own arguments, where a metaclass hides them."""
-    if what == 'class' and signature == '(*args, **kwargs)':
-        s = inspect.signature(obj.__init__)
-        plain = [p.replace(annotation=p.empty) for k, p in s.parameters.items() if k != 'self']
-        return str(s.replace(parameters=plain, return_annotation=s.empty)), None
+# Tutorials are notebooks in text form. They run when the pages are built, and one that fails
+# fails the build.
+nb_execution_mode = 'force'
+nb_execution_raise_on_error = True
+nb_execution_timeout = 300
+nb_merge_streams = True
 
-
-def setup(app):
-    app.connect('autodoc-process-signature', _signature)
-    app.connect(
-        'autodoc-skip-member',
-        lambda app, what, name, obj, skip, options: (
-            True if type(obj).__name__ == '_tuplegetter' else None
-        ),
-    )  # fields of records
+default_role = 'name'  # docstrings write code, and names of ours, in single backticks
+autodoc_member_order = 'bysource'
+autodoc_typehints = 'signature'
+autodoc_typehints_format = 'short'
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 90

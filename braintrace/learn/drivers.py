@@ -150,7 +150,8 @@ def _of_loss(learning: Learning, sequences: tuple, asked: Asked) -> CompiledMode
             raise ValueError(
                 f'`step_fn` must call the learner once in each step, it did so {here.calls} times.'
             )
-        refuse_constant('step_fn', compiled.core)
+        if not learning.how.rule.modulated:
+            refuse_constant('step_fn', compiled.core)
         return compiled
 
     return learning.program(key, make)

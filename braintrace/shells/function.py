@@ -282,6 +282,8 @@ class PureLearner(PlainRunMixin):
                 steps = core.window_length(window, length)
                 run = Run(length, steps, fresh, progress)
                 loss = _only_loss(core)
+                if not self.rule.modulated:
+                    refuse_constant('loss_fn', core)
                 given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
                 data = unread(jax.tree.leaves((inputs, targets)), given)
                 carried = unpack(compiled, carry)
@@ -389,5 +391,4 @@ def _only_loss(core: Core) -> Any:
             'you want to see at each step `evolve` gives as the outputs of the step.'
         )
     check_loss('loss_fn', outs[0].aval)
-    refuse_constant('loss_fn', core)
     return outs[0].aval

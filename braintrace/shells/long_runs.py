@@ -111,7 +111,7 @@ class LongRunMixin:
 
     # ---- many devices ----
 
-    def place(self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model') -> None:
+    def place(self, mesh: Mesh, batch: str | None = 'data', units: str | None = None) -> None:
         """Put parameters, states and traces on a mesh of devices: samples follow one axis of it,
         units another. An array that such an axis does not divide lies whole along it.
 

@@ -191,7 +191,7 @@ class PlainRunMixin:
     # ---- many devices ----
 
     def shardings(
-        self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model'
+        self, mesh: Mesh, batch: str | None = 'data', units: str | None = None
     ) -> tuple[Any, Carry, tuple]:
         """Where parameters, carry and inputs lie on a mesh of devices: samples follow one axis of
         it, units another. An array that such an axis does not divide lies whole along it.

@@ -154,7 +154,7 @@ def module(directory):
         return learner, lambda x, y: error(learner(x), y)
 
     (one, one_step), (many, many_step) = learner_of(), learner_of()
-    many.place(mesh_of(data=2, model=2))
+    many.place(mesh_of(data=2, model=2), units='model')
     true = one.etrace_grad(X, Y, step_fn=one_step, window=1)
     found = many.etrace_grad(X, Y, step_fn=many_step, window=1)
     traces = [part.value for part in many.etrace.values()]
