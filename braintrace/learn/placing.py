@@ -24,6 +24,9 @@ from .records import Carried, Run, Weights
 from .stateful import CompiledModel, Learning
 
 
+UNITS = 'model'  # the axis of a mesh for units, where it has one
+
+
 class Placement(NamedTuple):
     """A sharding for every leaf of a core: parameters, states, inputs with time as first axis, and
     traces by key; `whole` is that of what lies on all devices."""
@@ -45,6 +48,8 @@ def place(core: Core, mesh: Mesh, batch: str | None, units: str | None) -> Place
         batch: the axis of the mesh for samples, the first axis of states and inputs; None for none.
         units: the axis of the mesh for units, the last axis of hidden states; None for none.
     """
+    if units == UNITS and batch in mesh.axis_names and units not in mesh.axis_names:
+        units = None  # what is said by default, of a mesh for samples alone
     for name, axis in (('batch', batch), ('units', units)):
         if axis is not None and axis not in mesh.axis_names:
             known = ', '.join(map(repr, mesh.axis_names))

@@ -244,7 +244,7 @@ class SequenceDriverMixin:
 
     def _shapes_of_a_step(self) -> list[tuple]:
         """The shapes of the inputs of one step."""
-        return [v.aval.shape for v in self.compiled_step().model.step.input_vars]
+        return [v.aval.shape for v in self.compiled_step().traced.step.input_vars]
 
     def _chosen(self, weights: Mapping | None) -> Mapping:
         if weights is None:

@@ -111,14 +111,15 @@ class LongRunMixin:
 
     # ---- many devices ----
 
-    def place(self, mesh: Mesh, batch: str | None = 'data', units: str | None = None) -> None:
+    def place(self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model') -> None:
         """Put parameters, states and traces on a mesh of devices: samples follow one axis of it,
         units another. An array that such an axis does not divide lies whole along it.
 
         Args:
             mesh: the devices; axes that are explicit are taken as automatic.
             batch: the axis of the mesh for samples, the first axis of states; None for none.
-            units: the axis of the mesh for units, the last axis of hidden states; None for none.
+            units: the axis of the mesh for units, the last axis of hidden states; None for none, and
+                by default none on a mesh without such an axis.
         """
         learning, compiled = self._learning(), self.compiled_step()
         put_on_devices(learning, compiled, place(compiled.core, automatic(mesh), batch, units))

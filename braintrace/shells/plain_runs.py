@@ -191,7 +191,7 @@ class PlainRunMixin:
     # ---- many devices ----
 
     def shardings(
-        self, mesh: Mesh, batch: str | None = 'data', units: str | None = None
+        self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model'
     ) -> tuple[Any, Carry, tuple]:
         """Where parameters, carry and inputs lie on a mesh of devices: samples follow one axis of
         it, units another. An array that such an axis does not divide lies whole along it.
@@ -200,7 +200,8 @@ class PlainRunMixin:
             mesh: the devices.
             batch: the axis of the mesh for samples, the first axis of states and inputs; None for
                 none.
-            units: the axis of the mesh for units, the last axis of hidden states; None for none.
+            units: the axis of the mesh for units, the last axis of hidden states; None for none, and
+                by default none on a mesh without such an axis.
 
         Returns:
             `(params, carry, inputs)`: trees of shardings, for `jax.device_put`, for
