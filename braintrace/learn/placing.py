@@ -23,7 +23,6 @@ from .core import Core
 from .records import Carried, Run, Weights
 from .stateful import CompiledModel, Learning
 
-
 UNITS = 'model'  # the axis of a mesh for units, where it has one
 
 

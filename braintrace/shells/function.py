@@ -355,11 +355,6 @@ class PureLearner(PlainRunMixin):
 
     def _split(self, xs: Any, carry: Carry) -> tuple:
         """The sequences of the step's inputs."""
-        if not isinstance(carry, Carry):
-            raise TypeError(
-                f'`carry` must be one of `init(params, state)` or of the last call, got '
-                f'{type(carry).__name__}.'
-            )
         n = len(self._example.inputs)
         if n == 1:
             xs = (xs,)

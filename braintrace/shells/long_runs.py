@@ -118,8 +118,8 @@ class LongRunMixin:
         Args:
             mesh: the devices; axes that are explicit are taken as automatic.
             batch: the axis of the mesh for samples, the first axis of states; None for none.
-            units: the axis of the mesh for units, the last axis of hidden states; None for none, and
-                by default none on a mesh without such an axis.
+            units: the axis of the mesh for units, the last axis of hidden states; None for
+                none. By default none on a mesh without such an axis.
         """
         learning, compiled = self._learning(), self.compiled_step()
         put_on_devices(learning, compiled, place(compiled.core, automatic(mesh), batch, units))

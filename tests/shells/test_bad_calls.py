@@ -150,7 +150,7 @@ OF_PLAIN = [
     ),
     (lambda p: p.init(P, jnp.zeros((B, 4))), ValueError, '`state` is .*compiled for .*samples'),
     (lambda p: of(p, modulator=1.0), TypeError, 'takes no `modulator`'),
-    (lambda p: p.grad(loss, P, (H, {}), X), TypeError, '`carry` must be one of `init.*got tuple'),
+    (lambda p: p.grad(loss, P, (H, {}), X), TypeError, '`carry` must be what `init` .*got tuple'),
     (narrower, ValueError, 'trace W->state is .* there, and this call needs .*init'),
 ]
 OF_MODULE = [
