@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from ..graph.analysis import Row
@@ -62,10 +63,15 @@ class Lists(NamedTuple):
 
 class Neighbourhoods:
     """The neighbourhoods of n steps for each use of a weight, found from the structure of the
-    step."""
+    step.
 
-    def __init__(self, state: SampleState, n: int):
-        self._state, self._n = state, n
+    With `far_reach` a weight reaches in its own step also those units that it acts on through the
+    product of another weight, as the reset gate of a GRU does; without, only the units that its
+    outputs feed position by position.
+    """
+
+    def __init__(self, state: SampleState, n: int, far_reach: bool = True):
+        self._state, self._n, self._far_reach = state, n, far_reach
 
     @cached_property
     def of_state(self) -> np.ndarray:
@@ -113,6 +119,9 @@ class Neighbourhoods:
         """What each use reaches in its own step and `n - 1` more, `(element of the state, y)`."""
         ahead = self.of_state.astype(np.float32)
         within = list(self.of_outputs)
+        if not self._far_reach:
+            pairs = zip(self._state.uses, within, strict=True)
+            within = [r & self._fed(u, r.shape) for u, r in pairs]
         for _ in range(self._n - 1):
             within = [r | (ahead @ r.astype(np.float32) > 0) for r in within]
         return within
@@ -122,6 +131,27 @@ class Neighbourhoods:
         """The neighbourhoods of each use."""
         pairs = zip(self._state.uses, self.reached, strict=True)
         return [self._neighbours(u, reached) for u, reached in pairs]
+
+    def _fed(self, u: TracedUse, shape: tuple[int, ...]) -> np.ndarray:
+        """Which elements of the state the outputs of a use feed position by position,
+        `(element of the state, y)`."""
+        fed = np.zeros(shape, bool)
+        for relation in self._state.graph.relations:
+            if relation.use is not u.use:
+                continue
+            for group in relation.groups:
+                for units in relation.maps[group.index]:
+                    unit = units if u.sample_axis < 0 else units.take(0, u.sample_axis)
+                    [y] = np.nonzero(unit.ravel() >= 0)
+                    for row in group.rows:
+                        fed[self._elements(row)[unit.ravel()[y]], y] = True
+        return fed
+
+    def drops(self, use: Use, new: Row) -> bool:
+        """Whether what a use does to new values of a state in its own step is not kept."""
+        number, to_new = [u.use for u in self._state.uses].index(use), self._elements(new)
+        done, kept = self.of_outputs[number], self.reached[number]
+        return bool((done[to_new] & ~kept[to_new]).any())
 
     def leaves(self, use: Use, old: Row, new: Row) -> bool:
         """Whether the influence of a use on the old values of a state goes on to new values of
@@ -137,13 +167,17 @@ class Neighbourhoods:
         place = self._state.vars.index(row.old)
         sizes = [int(np.prod(shape)) for shape in self._state.shapes]
         own = np.arange(sizes[place]).reshape(self._state.shapes[place])
-        return sum(sizes[:place]) + row.of(own).ravel()
+        with jax.ensure_compile_time_eval():  # inside a trace too
+            units = np.asarray(row.of(own))
+        return sum(sizes[:place]) + units.ravel()
 
     def _neighbours(self, u: TracedUse, reached: np.ndarray) -> Neighbours:
         reached = self._together @ reached.astype(np.float32) > 0
         most, anywhere = max(1, int(reached.sum(0).max(initial=0))), np.flatnonzero(reached.any(1))
         index = np.argsort(~reached, axis=0, kind='stable')[:most]
-        if most > DENSE * len(anywhere):  # one list for all, and one product instead of many
+        if len(anywhere) and most > DENSE * len(
+            anywhere
+        ):  # one list for all, and one product instead of many
             most = len(anywhere)
             index = np.broadcast_to(anywhere[:, None], (most, reached.shape[1]))
         there = np.take_along_axis(reached, index, 0)

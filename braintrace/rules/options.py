@@ -122,6 +122,12 @@ def _feedback(name: str, value: Any) -> str:
     return value
 
 
+def _yes_or_no(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f'`{name}` must be True or False, got {value!r}.')
+    return value
+
+
 def _positive(name: str, value: Any) -> float:
     if not np.float32(value) > 0:
         raise ValueError(f'`{name}` must be positive in float32, got {value}.')
@@ -142,6 +148,7 @@ CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     'decay': leaks,
     'kappa_filter_decay': share,
     'n': count,
+    'far_reach': _yes_or_no,
     'rank': count,
     'embedding_rows': _optional_count,
     'trace_limit': count,

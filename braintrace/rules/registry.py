@@ -83,7 +83,7 @@ RULES = (
         modulated=True,
         config=coordinates.three_factor,
     ),
-    Rule('snap', SparseInfluence, {'n': 2}, config=coordinates.snap),
+    Rule('snap', SparseInfluence, {'n': 2, 'far_reach': True}, config=coordinates.snap),
     Rule('uoro', RankOne, _DRAWN, making.uoro, config=coordinates.uoro),
     Rule('kf_rtrl', Kronecker, _DRAWN, making.kf_rtrl),
     Rule('low_rank', LowRank, {'rank': REQUIRED}),

@@ -48,10 +48,12 @@ class PulledRows(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SparseInfluence(BlockCarrier):
-    """The n-step neighbourhood of J, sample by sample where samples are independent."""
+    """The n-step neighbourhood of J, sample by sample where samples are independent; for
+    `far_reach` see `Neighbourhoods`."""
 
     layout: Layout
     n: int
+    far_reach: bool = True
     mixes_states: ClassVar[bool] = False
 
     @cached_property
@@ -61,7 +63,7 @@ class SparseInfluence(BlockCarrier):
     @cached_property
     def near(self) -> Neighbourhoods:
         """Which elements of the state each use can reach."""
-        return Neighbourhoods(self.state, self.n)
+        return Neighbourhoods(self.state, self.n, self.far_reach)
 
     @cached_property
     def _pairs(self) -> list[tuple[TracedUse, Neighbours]]:
@@ -304,7 +306,11 @@ class SparseInfluence(BlockCarrier):
         if way.new is None:
             is_hidden = way.old is None or way.old in self.layout.graph.analysis.rows
             return None if is_hidden else 'single-step credit does not reach states of other kinds'
-        if way.old is None or not self.near.leaves(way.use, way.old, way.new):
+        if way.old is None:
+            if not self.near.drops(way.use, way.new):
+                return None
+            return 'it acts through the product of another weight, and `far_reach` is False'
+        if not self.near.leaves(way.use, way.old, way.new):
             return None
         return f'it goes beyond what the weight reaches within n = {self.n} steps'
 

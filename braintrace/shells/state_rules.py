@@ -33,6 +33,9 @@ class SnAp(ParamDimVjpAlgorithm):
 
     Args:
         n: the number of steps, at least 1.
+        far_reach: whether a weight also reaches in its own step the units that it acts on through
+            the product of another weight, as the reset gate of a GRU does. Without, its trace is
+            as small as that of the other gates, and it has its same-step gradient.
     """
 
     rule = BY_NAME['snap']
@@ -43,6 +46,7 @@ class SnAp(ParamDimVjpAlgorithm):
         n: int = 2,
         name: str | None = None,
         vjp_method: str = 'single-step',
+        far_reach: bool = True,
         **more: Any,
     ):
         if 'config' in more:
@@ -51,7 +55,7 @@ class SnAp(ParamDimVjpAlgorithm):
                 'ETraceConfig(...)).'
             )
         self.n = n
-        super().__init__(model, name, vjp_method, n=n, **more)
+        super().__init__(model, name, vjp_method, n=n, far_reach=far_reach, **more)
 
 
 class RandomProjectionVjpAlgorithm(ETraceVjpAlgorithm):

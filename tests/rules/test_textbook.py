@@ -65,7 +65,11 @@ def carried(name, transition, within='own', kappa=0.0):
 
     def rule(n, size, of_p):
         own_unit, own_step = kept(name, of_p, size, n)
-        keep = own_unit if within == 'own' else same_units(own_step)
+        keep = {
+            'own': own_unit,
+            'step': same_units(own_step),
+            'fed': same_units(own_step & own_unit),
+        }[within]
         E, low = np.zeros((n, size)), np.zeros((n, size))
 
         def trace(across, own, M, s, x, h):
@@ -114,6 +118,11 @@ TEXTBOOK = {
         'snap',
         dict(n=1),
         lambda name: carried(name, lambda across, own, E: (across + own) @ E, 'step'),
+    ),
+    'snap 1 of own units': (
+        'snap',
+        dict(n=1, far_reach=False),
+        lambda name: carried(name, lambda across, own, E: (across + own) @ E, 'fed'),
     ),
 }
 

@@ -250,8 +250,9 @@ def test_the_file_of_a_module():
 
     net, xs = Net(), draw(T, B, I)
     learner = braintrace.compile(net, 'pp_prop', xs[0], batch_size=B, decay_or_rank=0.9)
-    names = {}
-    exec(learner.code(), names)
+    names, text = {}, learner.code()
+    exec(text, names)
+    assert 'out.weight.bias (2,)' in text and 'state: cell.h (3, 4)' in text, 'as it takes them'
     step = jax.tree_util.Partial(names['learn'], loss=lambda out: (out**2).sum())
     params = {
         '.'.join((*path, key)): value

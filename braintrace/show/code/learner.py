@@ -292,10 +292,11 @@ class Writer:
 
     def _docstring(self, letters: Letters) -> str:
         sig, step = self.signature, self.core.program.step
-        n = len(step.params)
+        n, state_keys = len(step.params), sig.state.keys
+        of_state = self._ids[n:] if state_keys is None else [state_keys[k] for k in sig.order]
         told = {
-            'params': (self._ids[:n], step.param_vars),
-            'state': (self._ids[n:], [*step.hidden_vars, *step.other_vars]),
+            'params': (sig.params.keys or self._ids[:n], step.param_vars),
+            'state': (of_state, [*step.hidden_vars, *step.other_vars]),
         }
         lines = [
             f'"""{sig.rule} for {sig.title}, one step at a time, as braintrace runs it.',

@@ -27,6 +27,14 @@ class Tree:
     form: Any
     plain: bool
 
+    @property
+    def keys(self) -> list[str] | None:
+        """The name of each leaf where the tree is a dict of arrays; None for other trees."""
+        form = self.form
+        if type(form) is not dict or not all(isinstance(part, int) for part in form.values()):
+            return None
+        return [str(key) for key in sorted(form, key=form.__getitem__)]
+
     def build(self, texts: Sequence[str], fields: bool = True) -> str:
         """A tree like this one with other leaves. A tuple with names (`fields`) is made by the
         class of the one that was given."""
