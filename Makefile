@@ -64,6 +64,7 @@ demo: .venv/demo
 # Ours, braintrace 0.2.6 and BPTT side by side, each library in its own environment.
 bench: .venv/ready .venv-reference/ready
 	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
+	$(BIN)/python benchmarks/brains.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
 
 # The charts of that page, from the figures that were measured last.
 charts: .venv/ready
@@ -71,7 +72,7 @@ charts: .venv/ready
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference
-	.venv-reference/bin/$(PIP) braintrace==0.2.6
+	.venv-reference/bin/$(PIP) braintrace==0.2.6 numba
 	touch $@
 
 # Published results at laptop size, in docs/results.md.

@@ -10,7 +10,7 @@ import braintrace
 from braintrace.tools.add_task import LAGS, cross_entropy, init, step, stretch
 from braintrace.tools.demo import online
 
-RULES = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}, 'bptt': {}}
+RULES = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'bptt': {}}
 UNITS, STREAMS, CHUNK = 24, 16, 250
 LOOK = 4000  # steps of the streams for validation and test
 VALIDATION, TEST = jax.random.key(1000), jax.random.key(1001)

@@ -26,17 +26,14 @@ COLOURS = {
 
 
 def draw(figures, directory):
-    """One picture for each part, in `directory`."""
+    """One picture for each part that was run, in `directory`."""
     directory.mkdir(exist_ok=True)
-    for name, chart in (
-        ('matching', matching),
-        ('nest', nest),
-        ('cosines', cosines),
-        ('adding', adding),
-    ):
-        figure = chart(figures[name])
-        figure.tight_layout()
-        figure.savefig(directory / f'{name}.png', dpi=110)
+    for chart in (matching, nest, cosines, adding):
+        name = chart.__name__
+        if name in figures:
+            figure = chart(figures[name])
+            figure.tight_layout()
+            figure.savefig(directory / f'{name}.png', dpi=110)
 
 
 def matching(found):

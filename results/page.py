@@ -7,17 +7,17 @@ from charts import NAMES
 
 from braintrace.tools.add_task import floors
 
-TEMPLATE = pathlib.Path(__file__).parent / 'template.md'
+SECTIONS = pathlib.Path(__file__).parent / 'sections'
 
 
 def text(figures):
-    """The page: the template with what was found in it, each field named after its part."""
-    fields = {}
+    """The page: the sections of all parts that were run, with what was found in them."""
+    page = [(SECTIONS / 'intro.md').read_text()]
     for part in (matching, nest, cosines, adding):
         name = part.__name__
-        found = part(figures[name])
-        fields |= {f'{name}_{field}': value for field, value in found.items()}
-    return TEMPLATE.read_text().format(**fields)
+        if name in figures:
+            page.append((SECTIONS / f'{name}.md').read_text().format(**part(figures[name])))
+    return '\n'.join(page)
 
 
 def rows(cells):

@@ -1,7 +1,18 @@
-"""The programs of the published results run. Those of NEST's tasks are in
-`rules/test_eprop.py`."""
+"""The page of published results: it says what was stored, and its programs run. Those of NEST's
+tasks are in `rules/test_eprop.py`."""
+
+import json
+import pathlib
 
 import matching
+import page
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def test_the_page_says_what_was_found():
+    figures = json.loads((ROOT / 'results' / 'figures.json').read_text())
+    assert (ROOT / 'docs' / 'results.md').read_text() == page.text(figures)
 
 
 def test_matching_learns():

@@ -196,8 +196,8 @@ class Kernels(Protocol):
 class NumbaBridge(Protocol):
     """A library that lets XLA call what numba has compiled."""
 
-    def numba_call(self, kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
-        """A kernel `(*operands, out)` for the CPU as a function `(*operands) -> out` of JAX."""
+    def numba_call(self, kernel: Callable, outs: list[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+        """A kernel `(*operands, *outs)` for the CPU as a function `(*operands) -> outs` of JAX."""
 
 
 # ---- which framework ----

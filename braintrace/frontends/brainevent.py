@@ -37,13 +37,13 @@ def _wait() -> None:
             a.block_until_ready()
 
 
-def numba_call(kernel: Callable, out: jax.ShapeDtypeStruct) -> Callable[..., Any]:
-    """A kernel `(*operands, out)` that numba has compiled, as a function of JAX."""
+def numba_call(kernel: Callable, outs: list[jax.ShapeDtypeStruct]) -> Callable[..., Any]:
+    """A kernel `(*operands, *outs)` that numba has compiled, as a function of JAX that gives a
+    sequence of arrays."""
     import brainevent
 
     _wait_at_exit()
-    call = brainevent.numba_kernel(kernel, outs=[out], vmap_method='sequential')
-    return lambda *operands: call(*operands)[0]
+    return brainevent.numba_kernel(kernel, outs=outs, vmap_method='sequential')
 
 
 def by_columns(matrix: Any) -> bool:

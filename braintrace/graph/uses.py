@@ -57,12 +57,14 @@ class Use:
 
     @property
     def x_var(self) -> Var | None:
-        """What multiplies the weight, if it is one variable."""
+        """What multiplies the weight, if it is one variable; integers only where nothing else does
+        (a table), as those beside it are indices of connections."""
         if self.axes is None or self.axes.x is None:
             return None
         operands = enumerate(self.eqn.invars)
         others = [a for i, a in operands if i != self.operand and isinstance(a, Var)]
-        return others[0] if others else None
+        data = [a for a in others if not jnp.issubdtype(a.aval.dtype, jnp.integer)]
+        return next(iter([*data, *others]), None)
 
 
 def expose(step: Step, traced: Trace = 'all', shared: bool = True) -> tuple[Step, tuple[Use, ...]]:

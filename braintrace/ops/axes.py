@@ -46,6 +46,17 @@ class Table(NamedTuple):
     width: tuple[int, ...]
 
 
+class Block(NamedTuple):
+    """What a block of steps does at the output of an op: the credit `dy` of each step,
+    `(steps, *y)`, and of the trace at the entry, `lam` of `(states, *y)`; what the trace keeps of
+    itself, `Q` of `(states, states, *y)`, and what each step adds, `q` of `(steps, states, *y)`."""
+
+    dy: jax.Array
+    lam: jax.Array
+    Q: jax.Array
+    q: jax.Array
+
+
 def _nothing(values: Sequence[Any]) -> None:
     """What multiplies a weight that enters element by element."""
 
@@ -67,6 +78,7 @@ class Op:
         gradient: `(x, dy) -> gradient` where the op has a cheaper way than its labels.
         spread: x as an array that can be averaged over time, where it is not one (indices).
         outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
+        renew: as `renewed`, where the op has a way that touches the trace only once.
         table: where the weight is a table of which each sample reads one row.
         arrays: large arrays that the functions above use (indices of connections).
         with_arrays: the op with the values of a running program in the place of those arrays.
@@ -84,6 +96,7 @@ class Op:
     spread: Callable[[Any], Any] | None = None
     gradient: Callable[[Any, Any], Any] | None = None
     outer: Callable[[Any, Any], Any] | None = None
+    renew: Callable[[Any, Block, Any], tuple[Any, Any]] | None = None
     table: Table | None = None
     arrays: tuple[Any, ...] = ()
     with_arrays: Callable[[Sequence[Any]], Op] | None = None
@@ -162,6 +175,16 @@ def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
     return jnp.einsum(f'Z{op.axes.x},Z{op.axes.y}->{op.axes.w}', x, dy)
 
 
+def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) -> jax.Array:
+    """`gradient` over a block, and over one step before it whose x `spread` has made and whose
+    credit is `(*y)`."""
+    x_before, dy_before = before[0][None], before[1][None]
+    if not op.arrays:
+        return gradient(op, x, dy) + spread_gradient(op, x_before, dy_before)
+    x_before = x_before.astype(x.dtype)  # one pass over connections is better than two
+    return gradient(op, jnp.concatenate([x_before, x]), jnp.concatenate([dy_before, dy]))
+
+
 def outer(op: Op, x: Any, q: jax.Array) -> jax.Array:
     """`sum_k x_k (x) q_k`, what a block adds to a trace: `(states, *trace)` from `q`,
     `(steps, states, *y)`."""
@@ -183,6 +206,15 @@ def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
     # XLA makes one loop of a sum, but none of a reduction.
     new: Any = sum(Q[:, a] * e[a] for a in range(len(e)))
     return new
+
+
+def renewed(op: Op, x: Any, block: Block, e: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """The gradient of the weight over a block, `lam . e + sum_k x_k (x) dy_k`, and the trace after
+    it, `Q e + sum_k x_k (x) q_k`."""
+    if op.renew is not None:
+        return op.renew(x, block, e)
+    met = gradient(op, x, block.dy) + read(op, block.lam, e)
+    return met, decay(op, block.Q, e) + outer(op, x, block.q)
 
 
 def kept_at(op: Op, e: jax.Array, there: Any) -> jax.Array:

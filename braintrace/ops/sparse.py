@@ -20,11 +20,11 @@ import numpy as np
 
 from .._jax import JaxprEqn, bind, is_float
 from ..frontends.base import calls_kernel
-from .axes import Axes, Op
+from .axes import Axes, Block, Op
 from .connections import Connections
 from .probing import probe
 from .reading import read_connections
-from .stored_sums import Pattern, stored_sums
+from .stored_sums import Pattern, Renewal, renewed, stored_sums
 
 
 def is_kernel(eqn: JaxprEqn) -> bool:
@@ -96,6 +96,7 @@ class StoredProduct:
             line_up_y=partial(self._line_up_y, pattern),
             gradient=partial(self._gradient, pattern),
             outer=partial(self._outer, pattern),
+            renew=partial(self._renew, pattern),
             arrays=tuple(pattern),
             with_arrays=with_arrays,
         )
@@ -113,6 +114,21 @@ class StoredProduct:
         x, dy = self._flat_x(x), self._flat_y(dy)
         sums = stored_sums(x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, dy.shape[-1]), pattern)
         return self._used(sums.reshape(self.w.shape))
+
+    def _renew(
+        self, pattern: Pattern, x: jax.Array, block: Block, e: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """The gradient and the trace after a block; the trace is `(states, *samples, *w)`."""
+        states, stored = len(e), pattern.stored
+        dy, lam, Q, q = (self._flat_y(a) for a in block)
+        x, dy, q = (
+            jnp.moveaxis(self._flat_x(x), 0, 1),
+            jnp.moveaxis(dy, 0, 1),
+            jnp.moveaxis(q, 0, 2),
+        )
+        flat = Renewal(x.astype(e.dtype), dy, lam, Q, q, e.reshape(states, -1, stored))
+        gradient, new = renewed(flat, pattern)
+        return self._used(gradient.reshape(self.w.shape)), self._used(new.reshape(e.shape))
 
     def _line_up_y(self, pattern: Pattern, a: jax.Array) -> jax.Array:
         """Values at y, `(..., *y)`, at the weights: `(..., *samples, *w)`."""

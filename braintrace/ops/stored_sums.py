@@ -7,7 +7,7 @@ Where few of the x are other than zero (spikes), only those are walked over, ste
 way of the product itself: a spike of input i adds a row of g to the weights of i. Where x are
 values, each weight takes the product of two rows, `x[:, into[p]]` and `g[:, out[p]]`, with the
 units first so that a row lies in one piece. Which of the two is chosen when it runs, by counting.
-On a CPU where XLA can call what numba compiles this is one kernel; elsewhere it is plain JAX.
+On a CPU where XLA can call what numba compiles it is a kernel; elsewhere it is plain JAX.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _of_values(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) ->
     return jnp.concatenate([lax.map(some, chunks).reshape(-1), rest])
 
 
-# ---- a kernel for the CPU ------------------------------------------------------------------------
+# ---- kernels for the CPU -------------------------------------------------------------------------
 
 
 def _by_kernel(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
@@ -137,4 +137,66 @@ def _by_kernel(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) ->
     bridge = numba_bridge()
     assert bridge is not None
     sums = jax.ShapeDtypeStruct((len(g), len(out)), g.dtype)
-    return bridge.numba_call(cpu_kernels.stored_sums, sums)(x, g, out, starts)
+    return bridge.numba_call(cpu_kernels.stored_sums, [sums])(x, g, out, starts)[0]
+
+
+class Renewal(NamedTuple):
+    """A block of steps at the stored weights: x `(samples, steps, inputs)`, dy `(samples, steps,
+    outputs)`, lam `(states, samples, outputs)`, Q `(states, states, samples, outputs)`, q `(states,
+    samples, steps, outputs)`, and the trace e `(states, samples, stored)`."""
+
+    x: Any
+    dy: Any
+    lam: Any
+    Q: Any
+    q: Any
+    e: Any
+
+
+def renewed(at: Renewal, pattern: Pattern) -> tuple[jax.Array, jax.Array]:
+    """The gradient `(stored,)` and the trace after a block, which is read and written once where
+    there is a kernel for that. Without samples that share weights, and without a list in another
+    order than the weights are stored in."""
+    operands = (*at, pattern.out, pattern.starts)
+    if (
+        at.e.dtype in (jnp.float32, jnp.float64)
+        and numba_bridge() is not None
+        and not pattern.place.shape[0]
+    ):
+        return lax.platform_dependent(
+            *operands, cpu=_renewed_by_kernel, default=functools.partial(_renewed, pattern)
+        )
+    return _renewed(pattern, *operands)
+
+
+def _renewed(pattern: Pattern, x, dy, lam, Q, q, e, out, starts) -> tuple[jax.Array, jax.Array]:
+    """`renewed` in plain JAX."""
+    pattern = Pattern(out, starts, pattern.place)
+    states, samples, steps, outputs = q.shape
+    index = pattern.as_stored(out)
+
+    def at_weights(a: jax.Array) -> jax.Array:
+        return a.at[..., index].get(mode='promise_in_bounds', wrap_negative_indices=False)
+
+    steps_and_samples = x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, outputs)
+    [met] = stored_sums(*steps_and_samples, pattern)
+    gradient = met + (at_weights(lam) * e).sum((0, 1))
+    added = stored_sums(x, q.reshape(-1, steps, outputs), pattern)
+    kept: Any = sum(at_weights(Q[:, b]) * e[b] for b in range(states))
+    return gradient, kept + added.reshape(e.shape)
+
+
+def _renewed_by_kernel(x, dy, lam, Q, q, e, out, starts) -> tuple[jax.Array, jax.Array]:
+    from . import cpu_kernels
+
+    states, samples, _, outputs = q.shape
+    g = jnp.concatenate([dy[None], q])
+    factors = jnp.concatenate([lam, Q.reshape(-1, samples, outputs)])
+    made = [jax.ShapeDtypeStruct(shape, e.dtype) for shape in (out.shape, e.shape)]
+    bridge = numba_bridge()
+    assert bridge is not None
+    if states == 2:
+        call, end = bridge.numba_call(cpu_kernels.renewed_two, made), -1
+    else:
+        call, end = bridge.numba_call(cpu_kernels.renewed, made), 1
+    return tuple(call(x, jnp.moveaxis(g, 0, end), jnp.moveaxis(factors, 0, end), e, out, starts))

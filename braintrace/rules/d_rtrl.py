@@ -25,12 +25,12 @@ from ..engine.window import Window
 from ..graph.analysis import Row
 from ..graph.relations import Relation
 from ..graph.samples import Samples
-from ..ops.axes import gradient
+from ..ops.axes import Block, gradient, renewed
 from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Scope, Slot
 from ..plan.slopes import constant_slope, is_leak
-from .backwards import backwards
+from .backwards import Backwards, backwards
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
 from .leak import Leak
@@ -103,6 +103,7 @@ class PositionWise(BlockCarrier):
         dy = {r: credit.y[r] for r in self.chosen}
         from_before: dict[int, Any] = {}
         new: Traces = {}
+        at_once: list[tuple[Slot, Backwards]] = []
         for group in self.groups:
             D = self.transition(window, group)
             back = backwards(D, self._credit_of_units(credit, group, D), keep)
@@ -110,16 +111,43 @@ class PositionWise(BlockCarrier):
                 for f in s.feeds:
                     df = window.factors.slope(f.relation, group, f.unit)
                     dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(back.mu), 1)
+                if traces is not None and keep and self._renews(s):
+                    at_once.append((s, back))
+                    continue
                 if traces is not None:
                     met = self.kept(s).read(traces, back.mu_entry, window.ops)
                     from_before[s.relation] = from_before.get(s.relation, 0) + met
                 if keep:
                     new |= self.kept(s).advance(traces, window, back)
-        weights = {
-            r: gradient(window.ops[r], window.operands[r], d) + from_before.get(r, 0)
-            for r, d in dy.items()
-        }
+        weights: dict[int, Any] = {}
+        for s, back in at_once:
+            weights[s.relation], new[s.key] = self._renewed(s, traces, window, back, dy)
+        for r, d in dy.items():
+            if r not in weights:
+                weights[r] = gradient(window.ops[r], window.operands[r], d) + from_before.get(r, 0)
         return Contribution(weights), new if keep else None
+
+    def _renews(self, s: Slot) -> bool:
+        """Whether the op of a weight takes its trace through a block and reads it at once, and the
+        weight has no other trace."""
+        alone = [t for t in self.slots if t.relation == s.relation] == [s] and len(s.feeds) == 1
+        op = self.layout.relations[s.relation].op
+        return alone and op.renew is not None and not self._forgets(s.group)
+
+    def _renewed(
+        self, s: Slot, traces: Any, window: Window, back: Backwards, dy: dict[int, Any]
+    ) -> tuple[Any, Any]:
+        """The gradient of a weight and its trace after a block."""
+        [f] = s.feeds
+        q = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
+        block = Block(dy[s.relation], f.at_y(back.mu_entry), f.at_y(back.Q_entry), q)
+        e = traces[s.key]
+        dtype = jnp.result_type(e, *block)
+        block = Block(*[a.astype(dtype) for a in block])
+        met, new = renewed(
+            window.ops[s.relation], window.operands[s.relation], block, e.astype(dtype)
+        )
+        return met, new.astype(self._stored(s))
 
     def _credit_of_units(self, credit: Credit, group: int, D: jax.Array) -> jax.Array:
         """The credit `c[k, state, unit]` of each step's old state along the transition of this

@@ -28,7 +28,14 @@ from ..engine.loop import all_steps, over_states, scan
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
-from ..ops.axes import Op, gradient, spread, spread_gradient, spread_shape
+from ..ops.axes import (
+    Op,
+    gradient,
+    gradient_from,
+    spread,
+    spread_gradient,
+    spread_shape,
+)
 from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, trace_type
 from ..plan.layout import Feed, Layout
@@ -194,9 +201,8 @@ class Factorised(BlockCarrier):
         none = {r: jnp.zeros_like(signal[0]) for r, signal in g.items()}
         first, G = scan(turn, none, g, window.length, reverse=True)
         for r, key in self.inputs.items():
-            inside = gradient(window.ops[r], window.operands[r], G[r])
-            from_before = self.decay_x * first[r][None]
-            weights[r] = inside + spread_gradient(window.ops[r], old[key][None], from_before)
+            before = old[key], self.decay_x * first[r]
+            weights[r] = gradient_from(window.ops[r], before, window.operands[r], G[r])
         return weights
 
     def _input_traces(self, traces: Traces, window: Window) -> Traces:

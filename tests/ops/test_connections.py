@@ -1,42 +1,60 @@
 """Every way to write sparse connections gives the gradients of the same network with a dense matrix
 and zeros in it."""
 
+import functools
+
 import brainevent
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import saiunit as u
 from jax.experimental import sparse
 
 import braintrace
+from braintrace.ops import stored_sums
 
-N, STORED, STEPS = 6, 14, 5
-RNG = np.random.default_rng(0)
-FLAT = np.sort(RNG.choice(N * N, STORED, replace=False))
-ROWS, COLS = (a.astype(np.int32) for a in np.divmod(FLAT, N))
+N, STEPS = 6, 5
+# Rows of 4, 0, 1, 3, 0 and 5 weights; two of the last row connect the same pair.
+ROWS = np.repeat(np.arange(N), [4, 0, 1, 3, 0, 5]).astype(np.int32)
+COLS = np.array([0, 2, 3, 5, 1, 0, 2, 4, 1, 1, 3, 4, 5], np.int32)
+STORED = len(ROWS)
 STARTS = np.searchsorted(ROWS, np.arange(N + 1)).astype(np.int32)
 BY_COLUMN = np.argsort(COLS, kind='stable')
 COLUMN_STARTS = np.searchsorted(COLS[BY_COLUMN], np.arange(N + 1)).astype(np.int32)
+RNG = np.random.default_rng(0)
 LISTS = np.stack([RNG.choice(N, 2, replace=False) for _ in range(N)]).astype(np.int32)
 LINE = np.repeat(np.arange(N), 2).astype(np.int32)
-ZEROS = jnp.zeros(STORED)
 
 
-def _csr(make, starts, indices):
-    return make((ZEROS, jnp.asarray(indices), jnp.asarray(starts)), shape=(N, N))
+@pytest.fixture(autouse=True)
+def plain_kernels_of_brainevent():
+    """Those that need nothing to be compiled by numba; ours are used where numba is there."""
+    before = brainevent.config.get_backend('cpu')
+    brainevent.config.set_backend('cpu', 'jax_raw')
+    yield
+    brainevent.config.set_backend('cpu', before)
+
+
+def _compressed(make, starts, indices, data=None):
+    data = jnp.zeros(STORED) if data is None else data
+    return make((data, jnp.asarray(indices), jnp.asarray(starts)), shape=(N, N))
 
 
 def _lists(make):
     return make((jnp.zeros((N, 2)), jnp.asarray(LISTS)), shape=(N, N))
 
 
-CSR = _csr(brainevent.CSR, STARTS, COLS)
-CSC = _csr(brainevent.CSC, COLUMN_STARTS, ROWS[BY_COLUMN])
+CSR = _compressed(brainevent.CSR, STARTS, COLS)
+OF_MILLIVOLT = _compressed(brainevent.CSR, STARTS, COLS, jnp.zeros(STORED) * u.mV)
+OF_ONE = _compressed(brainevent.CSR, STARTS, COLS, jnp.zeros(1))
+CSC = _compressed(brainevent.CSC, COLUMN_STARTS, ROWS[BY_COLUMN])
 PER_PRE, PER_POST = _lists(brainevent.FixedNumPerPre), _lists(brainevent.FixedNumPerPost)
 PAIRS = jnp.stack([jnp.asarray(ROWS), jnp.asarray(COLS)], 1)
+LORA = jnp.asarray(RNG.normal(size=(2, N)))
 
 
-def _matrix(m):
+def _ways(m):
     return {
         'x @ m': lambda w, x: x @ m.with_data(w),
         'm @ x': lambda w, x: (m.with_data(w) @ x.T).T,
@@ -61,13 +79,24 @@ def _bcsr(w, x):
     return (sparse.BCSR((w, jnp.asarray(COLS), jnp.asarray(STARTS)), shape=(N, N)) @ x.T).T
 
 
+def _in_millivolt(w, x):
+    return (brainevent.BinaryArray(x) @ OF_MILLIVOLT.with_data(w * u.mV)) / u.mV
+
+
+def _of(m):
+    return lambda w, x: braintrace.sparse_matmul(x, w, sparse_mat=m)
+
+
+COO = u.sparse.COO((jnp.zeros(STORED), jnp.asarray(ROWS), jnp.asarray(COLS)), shape=(N, N))
 # By name: the product, and the row and column of each weight, of the matrix M of `x @ M`.
 PRODUCTS = {
     'scatter': (_added, ROWS, COLS),
     'segment_sum': (_segments, ROWS, COLS),
     'BCOO': (_bcoo, ROWS, COLS),
     'BCSR': (_bcsr, COLS, ROWS),
-    'sparse_matmul': (lambda w, x: braintrace.sparse_matmul(x, w, sparse_mat=CSR), ROWS, COLS),
+    'sparse_matmul of CSR': (_of(CSR), ROWS, COLS),
+    'sparse_matmul of COO': (_of(COO), ROWS, COLS),
+    'CSR with a unit': (_in_millivolt, ROWS, COLS),
 }
 for name, matrix, rows, cols in (
     ('CSR', CSR, ROWS, COLS),
@@ -75,7 +104,7 @@ for name, matrix, rows, cols in (
     ('per pre', PER_PRE, LINE, LISTS.ravel()),
     ('per post', PER_POST, LISTS.ravel(), LINE),
 ):
-    for way, product in _matrix(matrix).items():
+    for way, product in _ways(matrix).items():
         ends = (cols, rows) if way.startswith('m') else (rows, cols)
         PRODUCTS[f'{name}: {way}'] = (product, *ends)
 
@@ -91,46 +120,144 @@ def _(primals, tangents):
     return spike(v), t / (1 + v**2)
 
 
-def _step(product):
-    def step(p, v, x):
-        v = p['a'] * v + jnp.tanh(x + product(p['w'], spike(v)))
-        return v, spike(v) * v
+def _gradient(product, w, rule='d_rtrl', batch=None, **options):
+    """The gradients of a spiking layer with a synapse, in windows of two steps."""
 
-    return step
+    def step(p, state, x):
+        i, v = state
+        i = 0.7 * i + jnp.tanh(x + product(p['w'], spike(v)))
+        v = p['a'] * v + i
+        return (i, v), spike(v) * v
+
+    shape = (batch, N) if batch else (N,)
+    params, state = dict(w=w, a=jnp.linspace(0.5, 0.9, N)), (jnp.zeros(shape), jnp.zeros(shape))
+    xs = jax.random.normal(jax.random.key(1), (STEPS, *shape))
+    learner = braintrace.compile(step, rule, params, state, xs[0], **options)
+    carry = learner.init(params, state)
+    (grads, _), _ = learner.grad(_loss, params, carry, xs, window=2)
+    assert any(r.name == 'w' for r in learner.graph.compiled.relations)
+    return grads
 
 
 def _loss(out):
     return jnp.sum(jnp.sin(out))
 
 
-def _gradient(product, w, rule, options, batch, window):
-    shape = (batch, N) if batch else (N,)
-    params = dict(w=w, a=jnp.linspace(0.5, 0.9, N))
-    xs = jax.random.normal(jax.random.key(1), (STEPS, *shape))
-    learner = braintrace.compile(_step(product), rule, params, jnp.zeros(shape), xs[0], **options)
-    carry = learner.init(params, jnp.zeros(shape))
-    (grads, _), _ = learner.grad(_loss, params, carry, xs, window=window)
-    return grads, learner
+@functools.cache
+def _dense_gradient(rows, cols, rule, batch, options):
+    """Those of the same network with a dense matrix: of the weights, and of the leak."""
+    rows, cols = (np.frombuffer(a, np.int32) for a in (rows, cols))
+    W = jnp.zeros((N, N)).at[rows, cols].add(_weights(len(rows)))
+    mask = jnp.zeros((N, N)).at[rows, cols].set(1.0)
+
+    def masked(w, x):
+        return x @ (w * mask)
+
+    grads = _gradient(masked, W, rule, batch, **dict(options))
+    return grads['w'][rows, cols], grads['a']
 
 
-RULES = {
-    'd_rtrl': {},
-    'pp_prop': dict(decay_or_rank=0.8),
-}
+def _weights(stored):
+    return jax.random.normal(jax.random.key(0), (stored,))
+
+
+def _check(name, rule='d_rtrl', batch=None, **options):
+    product, rows, cols = PRODUCTS[name]
+    shape = (N, 2) if name.startswith('per') else (STORED,)
+    grads = _gradient(product, _weights(len(rows)).reshape(shape), rule, batch, **options)
+    key = rows.tobytes(), cols.tobytes(), rule, batch, tuple(options.items())
+    of_w, of_a = _dense_gradient(*key)
+    assert jnp.abs(of_w).max() > 1e-3
+    np.testing.assert_allclose(grads['w'].ravel(), of_w, atol=1e-10)
+    np.testing.assert_allclose(grads['a'], of_a, atol=1e-10)
 
 
 @pytest.mark.filterwarnings('ignore:scatter inputs have incompatible types:FutureWarning')
-@pytest.mark.parametrize('batch', [None, 2])
 @pytest.mark.parametrize('name', list(PRODUCTS))
-def test_sparse_is_dense(name, batch):
-    product, rows, cols = PRODUCTS[name]
-    shape = (N, 2) if name.startswith('per') else (STORED,)
-    w = jax.random.normal(jax.random.key(0), shape)
-    rule = 'd_rtrl'
-    grads, learner = _gradient(product, w, rule, RULES[rule], batch, 2)
-    W = jnp.zeros((N, N)).at[rows, cols].add(w.ravel())
-    dense, _ = _gradient(lambda w, x: x @ w, W, rule, RULES[rule], batch, 2)
-    assert jnp.abs(grads['w']).max() > 1e-3
-    np.testing.assert_allclose(grads['w'].ravel(), dense['w'][rows, cols], atol=1e-10)
-    np.testing.assert_allclose(grads['a'], dense['a'], atol=1e-10)
-    assert any(r.name == 'w' for r in learner.graph.compiled.relations)
+def test_every_format_is_dense(name):
+    _check(name, batch=None if 'spikes' in name else 2)
+
+
+RULES = {
+    'pp_prop': dict(decay_or_rank=0.8),
+    'eprop': dict(kappa_filter_decay=0.5),
+    'rflo': dict(decay=0.7),
+    'ottt': dict(decay=0.7),
+    'ostl_recurrent': {},
+    'snap': dict(n=2),
+}
+
+
+@pytest.mark.parametrize('rule', list(RULES))
+@pytest.mark.parametrize('name', ['CSR: spikes @ m', 'CSR: m @ x'])
+def test_every_rule_is_dense(name, rule):
+    _check(name, rule, **RULES[rule])
+
+
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
+@pytest.mark.parametrize('name', ['CSR: spikes @ m', 'CSR: m @ x'])
+def test_without_numba(monkeypatch, name, rule):
+    monkeypatch.setattr(stored_sums, 'numba_bridge', lambda: None)
+    _check(name, rule, batch=2, **RULES.get(rule, {}))
+
+
+def test_one_weight_for_all():
+    def dense(w, x):
+        return x @ jnp.zeros((N, N)).at[ROWS, COLS].add(w)
+
+    def events(w, x):
+        return brainevent.BinaryArray(x) @ OF_ONE.with_data(w)
+
+    w = jnp.array([0.4])
+    grads, of_dense = (_gradient(product, w)['w'] for product in (events, dense))
+    np.testing.assert_allclose(grads, of_dense, atol=1e-10)
+
+
+def test_lora_beside_a_fixed_matrix():
+    fixed = _weights(STORED)
+    W = jnp.zeros((N, N)).at[ROWS, COLS].add(fixed)
+
+    def events(w, x):
+        return brainevent.BinaryArray(x) @ CSR.with_data(fixed) + x @ (w @ LORA)
+
+    def dense(w, x):
+        return x @ (W + w @ LORA)
+
+    w = _weights(2 * N).reshape(N, 2)
+    grads, of_dense = (_gradient(product, w)['w'] for product in (events, dense))
+    np.testing.assert_allclose(grads, of_dense, atol=1e-10)
+
+
+@pytest.mark.parametrize('factor', [0.5, -1.0])
+def test_what_is_not_one_counts_as_the_kernel_counts_it(factor):
+    """A value in the place of a spike: the gradient is that of what the forward pass does."""
+
+    def events(w, x):
+        return brainevent.BinaryArray(factor * x) @ CSR.with_data(w)
+
+    def counted(w, x):
+        made = brainevent.BinaryArray(factor * jnp.ones(N)) @ CSR.with_data(jnp.ones(STORED))
+        counts = jnp.where(jnp.abs(made).max() > 0, 1.0, 0.0)
+        return counts * _added(w, x)
+
+    w = _weights(STORED)
+    grads, of_dense = (_gradient(product, w)['w'] for product in (events, counted))
+    np.testing.assert_allclose(grads, of_dense, atol=1e-10)
+
+
+@pytest.mark.parametrize('platform', ['cuda', 'tpu'])
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
+def test_other_devices_need_no_kernel_of_the_cpu(rule, platform):
+    def step(p, v, x):
+        v = 0.9 * v + x + _added(p, spike(v))
+        return v, v
+
+    w, v, xs = _weights(STORED), jnp.zeros(N), jnp.ones((4, N))
+    learner = braintrace.compile(step, rule, w, v, xs[0], **RULES.get(rule, {}))
+    carry = learner.init(w, v)
+
+    def both(w, carry, xs):
+        return learner.grad(_loss, w, carry, xs, window=4)
+
+    exported = jax.export.export(jax.jit(both), platforms=[platform])(w, carry, xs)
+    assert 'custom_call' not in exported.mlir_module()
