@@ -23,7 +23,7 @@ from .core import Core
 from .records import Carried, Run, Weights
 from .stateful import CompiledModel, Learning
 
-UNITS = 'model'  # the axis of a mesh for units, where it has one
+BATCH, UNITS = 'data', 'model'  # the usual names of axes of a mesh
 
 
 class Placement(NamedTuple):
@@ -46,15 +46,10 @@ def place(core: Core, mesh: Mesh, batch: str | None, units: str | None) -> Place
         mesh: the devices.
         batch: the axis of the mesh for samples, the first axis of states and inputs; None for none.
         units: the axis of the mesh for units, the last axis of hidden states; None for none.
+
+    An axis of the usual name that the mesh does not have counts as none.
     """
-    if units == UNITS and batch in mesh.axis_names and units not in mesh.axis_names:
-        units = None  # what is said by default, of a mesh for samples alone
-    for name, axis in (('batch', batch), ('units', units)):
-        if axis is not None and axis not in mesh.axis_names:
-            known = ', '.join(map(repr, mesh.axis_names))
-            raise ValueError(
-                f'`{name}` must be an axis of the mesh, {known}, or None, got {axis!r}.'
-            )
+    batch, units = _axes_of(mesh, batch, units)
     step = core.program.step
     samples = _samples(step.hidden_vars) if batch is not None else None
 
@@ -100,6 +95,23 @@ def place(core: Core, mesh: Mesh, batch: str | None, units: str | None) -> Place
 def automatic(mesh: Mesh) -> Mesh:
     """The same mesh with automatic axes, on which XLA settles how values lie."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
+
+
+def _axes_of(mesh: Mesh, batch: str | None, units: str | None) -> tuple[str | None, str | None]:
+    """The axes of the mesh for samples and for units."""
+    known = ', '.join(map(repr, mesh.axis_names))
+    for name, axis, usual in (('batch', batch, BATCH), ('units', units, UNITS)):
+        if axis not in (None, usual, *mesh.axis_names):
+            raise ValueError(
+                f'`{name}` must be an axis of the mesh, {known}, or None, got {axis!r}.'
+            )
+    there = [axis if axis in mesh.axis_names else None for axis in (batch, units)]
+    if there == [None, None] and (batch or units):
+        raise ValueError(
+            f'`mesh` has the axes {known}, and neither is for samples ({batch!r}) or units '
+            f'({units!r}). Name one of them as `batch` or as `units`.'
+        )
+    return there[0], there[1]
 
 
 def _samples(states: Sequence[Var]) -> int | None:

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from ..frontends.base import holders_of
 from ..learn.exporting import export_module, streamed_module, unwrapped
-from ..learn.placing import automatic, place, put_on_devices
+from ..learn.placing import BATCH, UNITS, automatic, place, put_on_devices
 from ..learn.saving import Snapshot, check, holders, restore_snapshot, take_snapshot
 from ..learn.stateful import CompiledModel, Learning
 
@@ -111,7 +111,7 @@ class LongRunMixin:
 
     # ---- many devices ----
 
-    def place(self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model') -> None:
+    def place(self, mesh: Mesh, batch: str | None = BATCH, units: str | None = UNITS) -> None:
         """Put parameters, states and traces on a mesh of devices: samples follow one axis of it,
         units another. An array that such an axis does not divide lies whole along it.
 

@@ -23,7 +23,7 @@ from ..learn.exporting import (
     unwrapped,
 )
 from ..learn.how import How
-from ..learn.placing import place
+from ..learn.placing import BATCH, UNITS, place
 from ..learn.saving import Snapshot, check_carry, describe
 from ..learn.saving import check as check_text
 
@@ -191,7 +191,7 @@ class PlainRunMixin:
     # ---- many devices ----
 
     def shardings(
-        self, mesh: Mesh, batch: str | None = 'data', units: str | None = 'model'
+        self, mesh: Mesh, batch: str | None = BATCH, units: str | None = UNITS
     ) -> tuple[Any, Carry, tuple]:
         """Where parameters, carry and inputs lie on a mesh of devices: samples follow one axis of
         it, units another. An array that such an axis does not divide lies whole along it.
