@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: test lint format tests docs wheel matrix demo bench charts results fuzz clean
+.PHONY: test lint format tests docs wheel matrix demo bench charts results fuzz soak clean
 
 # What must hold before a change goes in. The tests build the wheel and use it too.
 test: lint tests docs
@@ -83,6 +83,12 @@ results: .venv/ready
 PROGRAMS ?= 5000
 fuzz: .venv/ready
 	BRAINTRACE_PROGRAMS=$(PROGRAMS) $(BIN)/pytest -n 2 tests/graph/test_influence.py tests/engine/test_window.py
+
+# Everything that may go wrong in a long run, for an hour: make soak MINUTES=60 SEED=1
+MINUTES ?= 60
+SEED ?= 1
+soak: .venv/ready
+	$(BIN)/python tests/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 .venv/ready: pyproject.toml
 	$(PYTHON) -m venv .venv

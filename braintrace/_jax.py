@@ -53,6 +53,7 @@ What leans on internals, and what breaks if it goes:
 - `manual_axis_type` (`vma` before 0.10) of `jax.typeof(a)` and of `jax.core.ShapedArray`,
   `mlir.lower_fun` with other `avals_in`: `PER_DEVICE`, `varying_axes`, for learners inside
   `jax.shard_map`. Without them that needs `check_vma=False`.
+- `explicit_axes` of the mesh of `jax.typeof(a).sharding`: `explicit_mesh`.
 - `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
   what `jax.jit` itself looks at; without it, list the settings that matter by hand.
 """
@@ -73,8 +74,8 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
     'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
-    'close_jaxpr', 'frames', 'identity_primitive', 'is_complex', 'is_float', 'new_jaxpr',
-    'open_jaxpr', 'part', 'prune', 'real_dtype', 'run_jaxpr', 'subjaxprs', 'trace',
+    'close_jaxpr', 'explicit_mesh', 'frames', 'identity_primitive', 'is_complex', 'is_float',
+    'new_jaxpr', 'open_jaxpr', 'part', 'prune', 'real_dtype', 'run_jaxpr', 'subjaxprs', 'trace',
     'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
@@ -319,6 +320,15 @@ def _per_device() -> Primitive:
 
 
 PER_DEVICE = _per_device()
+
+
+def explicit_mesh(tree: Any) -> Any:
+    """The mesh of arrays whose types say how they lie on it; None for none."""
+    for a in jax.tree.leaves(tree):
+        mesh = jax.typeof(a).sharding.mesh if isinstance(a, jax.Array) else None
+        if mesh is not None and mesh.explicit_axes:
+            return mesh
+    return None
 
 
 def varying_axes(tree: Any) -> frozenset:

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax.numpy as jnp
+
 from .._jax import is_float
 from ..errors import CompilationError
 from ..step import Step
@@ -81,18 +83,21 @@ def prepare(
     step: Step, policy: ControlFlowPolicy, diagnostics: Diagnostics, trace: Trace = 'all'
 ) -> Analysis:
     """The front half of the compiler: flat program, uses of weights, influence."""
-    if not step.hidden:
+    states = [*zip(step.hidden, step.hidden_vars, strict=True)]
+    if not states:  # of a plain function, whose states are hidden if they are floats
+        states = [*zip(step.other, step.other_vars, strict=True)]
+    if not states:
         raise CompilationError(
             'The model has no hidden state, so there is nothing to trace. Pass a recurrent model, '
             'and initialise its states first.'
         )
-    if not any(is_float(v) for v in step.hidden_vars):
-        pairs = zip(step.hidden, step.hidden_vars, strict=True)
-        names = ', '.join(f'{leaf.name} ({v.aval.dtype})' for leaf, v in pairs)
+    if not any(is_float(v) for _, v in states):
+        names = ', '.join(f'{leaf.name} ({v.aval.dtype})' for leaf, v in states)
         raise CompilationError(
             f'No hidden state is of a float type: {names}. Nothing can be differentiated through '
             'them: initialise them as floats.'
         )
+    _refuse_integers(step)
     for leaf, old, new in zip(step.hidden, step.hidden_vars, step.hidden_outs, strict=True):
         if (old.aval.shape, old.aval.dtype) != (new.aval.shape, new.aval.dtype):
             raise ValueError(
@@ -110,6 +115,16 @@ def prepare(
         analysis = Analysis(apart, uses)
         many = crowded(analysis)
     return Analysis(*expand_broadcasts(analysis.step, analysis.uses, many)) if many else analysis
+
+
+def _refuse_integers(step: Step) -> None:
+    """Refuse parameters that have no gradient."""
+    for leaf, v in zip(step.params, step.param_vars, strict=True):
+        if not jnp.issubdtype(v.aval.dtype, jnp.inexact):
+            raise CompilationError(
+                f'The parameter {leaf.name} is {v.aval.str_short()}, which has no gradient: make '
+                'it a float, or keep it in a state that is not a parameter.'
+            )
 
 
 def assemble(analysis: Analysis, diagnostics: Diagnostics, trace: Trace = 'all') -> Graph:

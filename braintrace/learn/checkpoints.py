@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import SingleDeviceSharding
 
 from ..frontends.base import holders_of
 from ..step import dotted
@@ -229,8 +230,11 @@ def _numbered(arrays: Iterable[Any]) -> dict[str, Any]:
 
 
 def _abstract(a: Any) -> Any:
-    """What is to be read: the type, and the place of an array that lies on devices."""
+    """What is to be read: the type, and the place. One process reads arrays of numpy by way of a
+    device, whatever the devices were that they were saved from."""
     sharding = a.sharding if isinstance(a, jax.Array) else None
+    if sharding is None and jax.process_count() == 1:
+        sharding = SingleDeviceSharding(jax.local_devices()[0])
     return jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=sharding)
 
 

@@ -100,8 +100,8 @@ def refuse_constant(name: str, core: Core) -> None:
         )
 
 
-def refuse_unused(step: Step) -> None:
-    """Refuse a step that uses none of its parameters."""
+def refuse_unused(step: Step, params: Sequence[Any]) -> None:
+    """Refuse a step that uses none of its parameters, or closes over one that it was given."""
     used = {a for eqn in step.jaxpr.eqns for a in eqn.invars if isinstance(a, Var)}
     used |= {a for a in step.jaxpr.outvars if isinstance(a, Var)}
     if step.params and used.isdisjoint(step.param_vars):
@@ -111,6 +111,12 @@ def refuse_unused(step: Step) -> None:
             f'The step uses nothing of `params`, so there is nothing to learn.{closed} Pass the '
             'weights as `params`.'
         )
+    for leaf, v, value in zip(step.params, step.param_vars, params, strict=True):
+        if v not in used and any(value is c for c in step.captured):
+            raise ValueError(
+                f'The step closes over {leaf.name} instead of taking it from `params`, so that its '
+                'gradient would be zero. Use the first argument of the step.'
+            )
 
 
 def _told(result: Any) -> str:
@@ -125,6 +131,8 @@ def per_step(modulator: Any, length: int) -> Any:
     """A modulator with the steps as first axis: a number stands for all of them."""
 
     def one(m):
+        if isinstance(m, str | bytes | set) or callable(m):
+            raise TypeError(f'`modulator` must be a number or an array, got {m!r}.')
         m = jnp.asarray(m)
         if m.ndim and m.shape[0] != length:
             raise ValueError(

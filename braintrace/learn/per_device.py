@@ -1,4 +1,5 @@
-"""Learners inside `jax.shard_map`, which by default checks where on a mesh values vary."""
+"""Learners inside `jax.shard_map`, which by default checks where on a mesh values vary, and on
+meshes with explicit axes, where the type of a value says how it lies."""
 
 from __future__ import annotations
 
@@ -7,8 +8,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
-from .._jax import PER_DEVICE, varying_axes
+from .._jax import PER_DEVICE, explicit_mesh, varying_axes
 
 
 def _said_to_vary(a: Any, axes: frozenset) -> Any:
@@ -33,3 +35,41 @@ def per_device(f: Callable, *args: Any) -> Any:
 
     program = jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves])
     return structure['out'].unflatten(PER_DEVICE.bind(*leaves, program=program))
+
+
+def on_any_mesh(f: Callable, args: tuple, outs_like: Any, inputs: Any) -> Any:
+    """`per_device(f, *args)`. On a mesh with explicit axes `f` need not say how each value that it
+    makes lies: inside of it the axes are automatic.
+
+    Args:
+        f: the function.
+        args: its arguments.
+        outs_like: a tree like what `f` gives: arguments that the results lie like, or None for
+            those that follow the samples.
+        inputs: sequences, with steps and samples as first axes.
+    """
+    mesh = explicit_mesh(args)
+    if mesh is None:
+        return per_device(f, *args)
+    shapes = jax.tree.map(_plain_shape, args)
+    made = jax.eval_shape(f, *shapes)
+    first = jax.tree.leaves(inputs)[0]
+    over = [*jax.typeof(first).sharding.spec, None, None]
+
+    def place(like: Any, out: Any) -> Any:
+        if like is not None:
+            return NamedSharding(mesh, jax.typeof(jnp.asarray(like)).sharding.spec)
+        return jax.tree.map(by_sample, out)
+
+    def by_sample(out: Any) -> NamedSharding:
+        counts = out.ndim > 1 and jnp.ndim(first) > 1 and out.shape[1] == first.shape[1]
+        return NamedSharding(mesh, PartitionSpec(None, over[1]) if counts else PartitionSpec())
+
+    wanted = jax.tree.map(place, outs_like, made, is_leaf=lambda like: like is None)
+    return auto_axes(f, axes=mesh.explicit_axes, out_sharding=wanted)(*args)
+
+
+def _plain_shape(a: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(
+        jnp.shape(a), a.dtype if hasattr(a, 'dtype') else jnp.result_type(a)
+    )

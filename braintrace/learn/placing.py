@@ -1,8 +1,9 @@
 """Where the values of a learner lie on a mesh of devices.
 
 Samples follow one axis of the mesh and units another. States and weights say by themselves which of
-their axes count samples and units; for the traces, which are made from these, the partitioner of
-XLA is asked: it is shown two steps, and where it leaves the traces is where they are made.
+their axes count samples and units. A trace has the axes of its weight, and lies along them as the
+weight does; for its other axes the partitioner of XLA is asked: it is shown two steps, and where it
+leaves the traces is where they are made.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from .._jax import Var
 from ..frontends.base import HIDDEN, OTHER, PARAM
@@ -69,6 +70,7 @@ def place(core: Core, mesh: Mesh, batch: str | None, units: str | None) -> Place
         return on(shape, *counted, *([(unit, units)] if unit >= len(counted) else []))
 
     rows = _unit_axes(core)
+    asked, mesh = mesh, automatic(mesh)
     first = Placement(
         [on(v.aval.shape, *[(k, units) for k in rows.get(v, ())]) for v in step.param_vars],
         [of_state(v, leaf) for v, leaf in zip(step.hidden_vars, step.hidden, strict=True)],
@@ -80,7 +82,19 @@ def place(core: Core, mesh: Mesh, batch: str | None, units: str | None) -> Place
         {},
         NamedSharding(mesh, PartitionSpec()),
     )
-    return first._replace(traces=_traces(core, first))
+    found = first._replace(traces=_traces(core, first))
+    if asked == mesh:
+        return found
+
+    def on_asked(sharding: Any) -> NamedSharding:
+        return NamedSharding(asked, sharding.spec)
+
+    return jax.tree.map(on_asked, found)
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """The same mesh with automatic axes, on which XLA settles how values lie."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
 
 
 def _axes_of(mesh: Mesh, batch: str | None, units: str | None) -> tuple[str | None, str | None]:
@@ -137,7 +151,32 @@ def _traces(core: Core, placed: Placement) -> dict[TraceKey, Any]:
         shapes(step.other_vars, placed.other),
         shapes(step.input_vars, placed.inputs, 2),
     )
-    return lowered.compile().output_shardings
+    found = lowered.compile().output_shardings
+    of_weight = {
+        leaf.path: (v.aval.shape, sharding)
+        for leaf, v, sharding in zip(step.params, step.param_vars, placed.params, strict=True)
+    }
+    for key, trace in core.shapes.items():
+        if len(key.weight) == 1 and key.weight[0].path in of_weight:
+            shape, sharding = of_weight[key.weight[0].path]
+            found[key] = _as_the_weight(trace.shape, found[key], shape, sharding)
+    return found
+
+
+def _as_the_weight(
+    trace: Sequence[int], found: Any, weight: Sequence[int], placed: NamedSharding
+) -> Any:
+    """Where a trace lies whose last axes are those of its weight: along them as the weight, along
+    the others as was found. Any other trace lies as was found."""
+    lead = len(trace) - len(weight)
+    last = [*placed.spec, *[None] * (len(weight) - len(placed.spec))]
+    used = {axis for axis in last if axis is not None}
+    if lead < 0 or tuple(trace[lead:]) != tuple(weight) or not used:
+        return found
+    first = [*found.spec, *[None] * lead][:lead]
+    return NamedSharding(
+        placed.mesh, PartitionSpec(*[None if axis in used else axis for axis in first], *last)
+    )
 
 
 def put_on_devices(learning: Learning, compiled: CompiledModel, placed: Placement) -> None:

@@ -30,6 +30,28 @@ def explained(state: Any, inputs: Any, remedy: str) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def explained_time(sequences: tuple, one_step: Callable[[], list[tuple]]) -> Iterator[None]:
+    """Inside, what fails because sequences have no axis of time says so. `one_step()` gives the
+    shapes of the inputs of one step."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        wanted = one_step()
+        given = [jnp.shape(a) for a in jax.tree.leaves(sequences)][: len(wanted)]
+        if not wanted or given != wanted:
+            raise
+        raise ValueError(
+            f'The sequences have no time axis: their shapes are those of the inputs of one step, '
+            f'{_list_of_shapes(given)}. Time is the first axis of a sequence; one step is a '
+            'sequence of length 1, `x[None]`.'
+        ) from error
+
+
+def _list_of_shapes(shapes: Sequence[tuple]) -> str:
+    return ', '.join(map(str, shapes))
+
+
 def _leading(tree: Any) -> set[int]:
     """The first axes of arrays with more than one."""
     return {jnp.shape(a)[0] for a in jax.tree.leaves(tree) if jnp.ndim(a) > 1}

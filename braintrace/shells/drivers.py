@@ -15,6 +15,7 @@ from ..learn.drivers import Asked
 from ..learn.options import masked_losses, sequence_length, spread_mask, weigh
 from ..learn.records import Carried
 from ..learn.resuming import learn_and_save
+from ..learn.shapes import explained_time
 from ..learn.stateful import CompiledModel, Learning, take
 
 SCHEDULES = ('per_step', 'window', 'sequence_end')
@@ -118,10 +119,11 @@ class SequenceDriverMixin:
             )
         weights = self._chosen(weights)
         asked = Asked(step_fn, mask, reduction, has_aux, window, fresh, progress, modulator)
-        if chunk_size is None or (chunk_size == 1 and not isinstance(chunk_size, bool)):
-            answer = drivers.grad(learning, sequences, weights, asked)
-        else:
-            answer = drivers.grad_by_chunks(learning, sequences, chunk_size, weights, asked)
+        with explained_time(sequences, self._shapes_of_a_step):
+            if chunk_size is None or (chunk_size == 1 and not isinstance(chunk_size, bool)):
+                answer = drivers.grad(learning, sequences, weights, asked)
+            else:
+                answer = drivers.grad_by_chunks(learning, sequences, chunk_size, weights, asked)
         parts = [answer.grads]
         if return_value:
             parts.append(_told(answer.losses, mask, reduction, loss_output))
@@ -188,7 +190,8 @@ class SequenceDriverMixin:
                 checkpoints,
                 self._kept(),
             )
-        return drivers.learn(learning, sequences, self._weights(), asked, update, steps)
+        with explained_time(sequences, self._shapes_of_a_step):
+            return drivers.learn(learning, sequences, self._weights(), asked, update, steps)
 
     def etrace_stream(
         self, *, step_fn: Callable, update: Callable, has_aux: bool = False
@@ -208,6 +211,9 @@ class SequenceDriverMixin:
             `live(*data, modulator=None) -> loss`, or `(loss, aux)`.
         """
         self._learning()
+        for name, f in (('step_fn', step_fn), ('update', update)):
+            if not callable(f):
+                raise TypeError(f'`{name}` must be a function, got {type(f).__name__}.')
         asked = Asked(step_fn, has_aux=has_aux)
         memory, step = None, None
 
@@ -232,8 +238,13 @@ class SequenceDriverMixin:
         """Run over a sequence without a loss: states and traces go on. Gives None, or the stacked
         outputs."""
         window = window if chunk_size is None else chunk_size
-        outs = drivers.evolve(self._learning(), sequences, step_fn, window)
+        with explained_time(sequences, self._shapes_of_a_step):
+            outs = drivers.evolve(self._learning(), sequences, step_fn, window)
         return outs if return_outputs else None
+
+    def _shapes_of_a_step(self) -> list[tuple]:
+        """The shapes of the inputs of one step."""
+        return [v.aval.shape for v in self.compiled_step().traced.step.input_vars]
 
     def _chosen(self, weights: Mapping | None) -> Mapping:
         if weights is None:

@@ -34,7 +34,7 @@ from ..learn.options import (
     unread,
     weigh,
 )
-from ..learn.per_device import per_device
+from ..learn.per_device import on_any_mesh, per_device
 from ..learn.records import Block, Run
 from ..learn.shapes import check_time, explained, inputs_for, refuse_others, same_shapes
 from ..rules.signals import Extra
@@ -199,7 +199,7 @@ class PureLearner(PlainRunMixin):
             refuse_others(self._example.params, leaves, self._example.skeleton.names)
             with explained(state, given, _REMEDY):
                 traced = trace_step(f, params, state, *given)
-            refuse_unused(traced.step)
+            refuse_unused(traced.step, leaves)
             return compile_traced(traced, self._how, graded=None if loss_fn is None else (0,))
 
         key = 'step', loss_fn, skeleton, signature(leaves, state, inputs, targets)
@@ -301,7 +301,8 @@ class PureLearner(PlainRunMixin):
         extra = Extra(signal, per_step(modulator, length))
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(loss_fn, params, carry, *first_of((inputs, targets)))
-        made = per_device(jitted, captured, leaves, carry, inputs, targets, mask, extra)
+        given = captured, leaves, carry, inputs, targets, mask, extra
+        made = on_any_mesh(jitted, given, ((leaves, None), carry), inputs)
         (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
@@ -336,7 +337,7 @@ class PureLearner(PlainRunMixin):
         key = 'evolve', window, skeleton
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(None, params, carry, first_of(inputs), ())
-        outs, new = per_device(jitted, captured, leaves, carry, inputs)
+        outs, new = on_any_mesh(jitted, (captured, leaves, carry, inputs), (None, carry), inputs)
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)

@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from ..frontends.base import holders_of
 from ..learn.exporting import export_module, streamed_module, unwrapped
-from ..learn.placing import BATCH, UNITS, place, put_on_devices
+from ..learn.placing import BATCH, UNITS, automatic, place, put_on_devices
 from ..learn.saving import Snapshot, check, holders, restore_snapshot, take_snapshot
 from ..learn.stateful import CompiledModel, Learning
 
@@ -116,9 +116,10 @@ class LongRunMixin:
         units another. An array that such an axis does not divide lies whole along it.
 
         Args:
-            mesh: the devices.
+            mesh: the devices; axes that are explicit are taken as automatic.
             batch: the axis of the mesh for samples, the first axis of states; None for none.
-            units: the axis of the mesh for units, the last axis of hidden states; None for none.
+            units: the axis of the mesh for units, the last axis of hidden states; None for
+                none. By default none on a mesh without such an axis.
         """
         learning, compiled = self._learning(), self.compiled_step()
-        put_on_devices(learning, compiled, place(compiled.core, mesh, batch, units))
+        put_on_devices(learning, compiled, place(compiled.core, automatic(mesh), batch, units))

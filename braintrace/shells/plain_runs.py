@@ -200,7 +200,8 @@ class PlainRunMixin:
             mesh: the devices.
             batch: the axis of the mesh for samples, the first axis of states and inputs; None for
                 none.
-            units: the axis of the mesh for units, the last axis of hidden states; None for none.
+            units: the axis of the mesh for units, the last axis of hidden states; None for
+                none. By default none on a mesh without such an axis.
 
         Returns:
             `(params, carry, inputs)`: trees of shardings, for `jax.device_put`, for

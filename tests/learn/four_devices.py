@@ -2,13 +2,14 @@
 printed as JSON."""
 
 import os
-import re
+import pathlib
 import sys
 
-os.environ['XLA_FLAGS'] = (
-    '--xla_force_host_platform_device_count=4 --xla_cpu_use_fusion_emitters=false'
+os.environ.setdefault(
+    'XLA_FLAGS', '--xla_force_host_platform_device_count=4 --xla_cpu_use_fusion_emitters=false'
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
+sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'benchmarks'))
 
 import json
 
@@ -16,28 +17,33 @@ import brainstate as bs
 import jax
 import jax.numpy as jnp
 import numpy as np
+from collectives import collectives
 from jax.sharding import AxisType, PartitionSpec
 
 import braintrace
+from braintrace.rules.registry import BY_NAME
 
 jax.config.update('jax_disable_most_optimizations', True)  # compiling is what takes the time
 
-T, B, D, H, C = 4, 4, 6, 8, 2
+T, B, D, H, C = 3, 4, 6, 8, 2
 rng = np.random.RandomState(0)
 
 
 def draw(*shape):
-    return jnp.asarray(rng.randn(*shape) * 0.5, 'float32')
+    return (rng.randn(*shape) * 0.5).astype('float32')
 
 
 P = {'W': draw(D, H), 'R': draw(H, H), 'a': draw(H), 'o': draw(H, C)}
 X, Y, S = draw(T, B, D), draw(T, B, C), draw(B, H)
-RULES = {
-    'd_rtrl': {},
+OPTIONS = {
     'pp_prop': {'decay_or_rank': 0.9},
-    'rtrl': {},
+    'hybrid': {'decay_or_rank': 0.9},
     'eprop': {'feedback': 'random', 'random_feedback_key': 0, 'kappa_filter_decay': 0.5},
+    'rflo': {'decay': 0.5},
+    'ottt': {'decay': 0.5},
+    'low_rank': {'rank': 2},
 }
+RULES = [name for name in BY_NAME if name != 'dni']  # which needs a guess beside it
 
 
 def step(p, h, x):
@@ -49,16 +55,15 @@ def error(out, y):
     return ((out - y) ** 2).mean(-1)
 
 
-def mesh_of(**axes):
-    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+def mesh_of(kind=AxisType.Auto, **axes):
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(kind,) * len(axes))
 
 
-def meshes():
-    return {
-        'both': (mesh_of(data=2, model=2), {}),
-        'batch': (mesh_of(data=4), {'units': None}),
-        'units': (mesh_of(model=4), {'batch': None}),
-    }
+AXES = {
+    'both': (dict(data=2, model=2), {}),
+    'batch': (dict(data=4), {'units': None}),
+    'units': (dict(model=4), {'batch': None}),
+}
 
 
 def difference(a, b):
@@ -66,46 +71,55 @@ def difference(a, b):
     return max(float(np.abs(np.asarray(x) - np.asarray(y)).max()) for x, y in pairs)
 
 
-def placed(rule, mesh, axes):
+def numbers(a):
+    """As numbers, if it is a random key."""
+    return jax.random.key_data(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a
+
+
+def placed(rule, axes, kind=AxisType.Auto):
     """The distance of gradients with and without devices, the share of its traces that a device
-    holds, and the largest gather in elements, as a share of the largest trace."""
-    learner = braintrace.compile(step, rule, P, S, X[0], **RULES[rule])
-    (true, _), carry = learner.grad(error, P, learner.init(P, S), X, Y, window=2)
-    params, carries, inputs = learner.shardings(mesh, **axes)
-    [xs] = inputs
+    holds, and the numbers of the largest trace and of the largest array that is gathered."""
+    sizes, asked = AXES[axes]
+    learner = braintrace.compile(step, rule, P, S, X[0], **OPTIONS.get(rule, {}))
+    given = dict(window=1, modulator=0.5 if learner.rule.modulated else None)
+    (true, _), carry = learner.grad(error, P, learner.init(P, S), X, Y, **given)
+    params, carries, [xs] = learner.shardings(mesh_of(kind, **sizes), **asked)
     p, s = jax.device_put((P, S), (params, carries.state))
     x, y = jax.device_put((X, Y), (xs, xs))
     begin = learner.init(p, s, shardings=carries)
 
     def gradient(p, carry, x, y):
-        return learner.grad(error, p, carry, x, y, window=2)
+        return learner.grad(error, p, carry, x, y, **given)
 
     compiled = jax.jit(gradient).lower(p, begin, x, y).compile()
     (grads, _), after = compiled(p, begin, x, y)
     shares = {
         name: max(shard.data.size for shard in a.addressable_shards) / a.size
-        for name, a in begin.traces.items()
+        for name, a in zip(begin.traces, map(numbers, begin.traces.values()), strict=True)
     }
-    largest = max([a.size for a in begin.traces.values()])
-    gathers = re.findall(r'= \w+\[([\d,]*)\]\S* all-gather', compiled.as_text())
-    sizes = [int(np.prod([int(n) for n in g.split(',') if n])) for g in gathers]
+    gathers = [c.numbers for c in collectives(compiled) if c.kind != 'all-reduce']
     return {
         'gradient': difference(grads, true),
-        'carry': difference(after.state, carry.state),
+        'carry': difference(
+            [after.state, *map(numbers, after.traces.values())],
+            [carry.state, *map(numbers, carry.traces.values())],
+        ),
         'shares': shares,
-        'gathered': max(sizes, default=0) / largest,
+        'trace': max([a.size for a in begin.traces.values()], default=0),
+        'gathered': max(gathers, default=0),
+        'reduced': max([c.numbers for c in collectives(compiled)], default=0),
     }
 
 
 def manual(rule):
-    """The distance of gradients inside `jax.shard_map` with its defaults."""
+    """The distance of gradients inside `jax.shard_map` with its defaults, and of those without it
+    afterwards."""
     mesh = mesh_of(data=4)
-    learner = braintrace.compile(step, rule, P, S[:1], X[0, :1], **RULES[rule])
-    whole = braintrace.compile(step, rule, P, S, X[0], **RULES[rule])
-    (true, _), _ = whole.grad(error, P, whole.init(P, S), X, Y, window=2)
+    learner = braintrace.compile(step, rule, P, S, X[0], **OPTIONS.get(rule, {}))
+    given = dict(window=1, modulator=0.5 if learner.rule.modulated else None)
 
     def one(p, s, x, y):
-        (grads, _), _ = learner.grad(error, p, learner.init(p, s), x, y, window=2)
+        (grads, _), _ = learner.grad(error, p, learner.init(p, s), x, y, **given)
         return jax.lax.pmean(grads, 'data')
 
     spec = PartitionSpec
@@ -113,7 +127,9 @@ def manual(rule):
     f = jax.shard_map(
         one, mesh=mesh, in_specs=(spec(), spec('data'), by_sample, by_sample), out_specs=spec()
     )
-    return difference(f(P, S, X, Y), true)
+    found = f(P, S, X, Y)
+    (true, _), _ = learner.grad(error, P, learner.init(P, S), X, Y, **given)
+    return difference(found, true)
 
 
 def module(directory):
@@ -138,7 +154,7 @@ def module(directory):
         return learner, lambda x, y: error(learner(x), y)
 
     (one, one_step), (many, many_step) = learner_of(), learner_of()
-    many.place(meshes()['both'][0], units='model')
+    many.place(mesh_of(data=2, model=2), units='model')
     true = one.etrace_grad(X, Y, step_fn=one_step, window=1)
     found = many.etrace_grad(X, Y, step_fn=many_step, window=1)
     traces = [part.value for part in many.etrace.values()]
@@ -162,15 +178,22 @@ def module(directory):
     }
 
 
+def cases():
+    """Every rule on some axes, D-RTRL on all of them, and explicit meshes."""
+    for k, rule in enumerate(RULES):
+        axes = list(AXES) if rule == 'd_rtrl' else [list(AXES)[k % 3]]
+        yield from ((rule, name, AxisType.Auto) for name in axes)
+    yield 'd_rtrl', 'both', AxisType.Explicit
+    yield 'rtrl', 'units', AxisType.Explicit
+    yield 'pp_prop', 'batch', AxisType.Explicit
+
+
 if __name__ == '__main__':
     found = {
         'placed': {
-            f'{rule}, {name}': placed(rule, *meshes()[name])
-            for rule in RULES
-            for name in (meshes() if rule == 'd_rtrl' else ['both'])
-            if rule != 'eprop'
+            f'{rule}, {axes}, {kind.name}': placed(rule, axes, kind) for rule, axes, kind in cases()
         },
-        'manual': {rule: manual(rule) for rule in ('rtrl', 'eprop')},
+        'manual': {rule: manual(rule) for rule in ('d_rtrl', 'rtrl', 'eprop')},
         'module': module(sys.argv[1]),
     }
-    print(json.dumps(found, indent=1))
+    print(json.dumps(found))

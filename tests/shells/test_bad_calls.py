@@ -14,10 +14,11 @@ P, H = {'W': jnp.ones((2, 3)), 'a': jnp.full(3, 0.5)}, jnp.zeros((B, 3))
 
 
 class Net(brainstate.nn.Module):
-    def __init__(self, dtype=float):
+    def __init__(self, dtype=float, weights=float):
         super().__init__()
         self.dtype = dtype
-        self.W, self.a = brainstate.ParamState(P['W']), brainstate.ParamState(P['a'])
+        self.W = brainstate.ParamState(P['W'].astype(weights))
+        self.a = brainstate.ParamState(P['a'])
 
     def init_state(self, batch_size=B, **kwargs):
         self.h = brainstate.HiddenState(jnp.zeros((batch_size, 3), self.dtype))
@@ -108,6 +109,31 @@ OPTIONS.append(
         r'No hidden state is of a float type: h \(int',
     )
 )
+OPTIONS += [
+    (
+        lambda: braintrace.compile(
+            lambda p, h, x: 2 * (h + (x @ p['W']).astype(int),), 'd_rtrl', P, H.astype(int), X[0]
+        ),
+        braintrace.CompilationError,
+        r'No hidden state is of a float type: state \(int',
+    ),
+    (
+        lambda: braintrace.compile(Net(weights=int), 'd_rtrl', X[0], batch_size=B),
+        braintrace.CompilationError,
+        r'The parameter W is i.* no gradient: make it a float',
+    ),
+    (
+        lambda: braintrace.compile(lambda p, h, x: 2 * (h * p['a'] + x @ W,), 'd_rtrl', P, H, X[0]),
+        ValueError,
+        'closes over W instead of taking it from `params`',
+    ),
+    (
+        lambda: braintrace.compile(3, 'd_rtrl', X[0]),
+        TypeError,
+        '`model` must be a module .* or a function',
+    ),
+    (lambda: compiled(trace_dtpe='x'), TypeError, 'no option `trace_dtpe`. It takes trace_dtype'),
+]
 OF_PLAIN = [
     (lambda p: of(p, lambda out: (out > 0).sum()), TypeError, '`loss_fn` .*floating.*int'),
     (lambda p: of(p, lambda out: (out * 1j).sum()), TypeError, '`loss_fn` .*real.*complex'),
@@ -124,6 +150,7 @@ OF_PLAIN = [
     ),
     (lambda p: p.init(P, jnp.zeros((B, 4))), ValueError, '`state` is .*compiled for .*samples'),
     (lambda p: of(p, modulator=1.0), TypeError, 'takes no `modulator`'),
+    (lambda p: p.grad(loss, P, (H, {}), X), TypeError, '`carry` must be what `init` .*got tuple'),
     (narrower, ValueError, 'trace W->state is .* there, and this call needs .*init'),
 ]
 OF_MODULE = [
@@ -139,6 +166,12 @@ OF_MODULE = [
     ),
     (lambda m: grad(m, jnp.sum, mask=-np.ones(T)), ValueError, '`mask` .*at least 0'),
     (lambda m: m(jnp.ones((5, 2))), ValueError, 'number of samples differs, 5 and 2.*batch_size'),
+    (
+        lambda m: m.etrace_grad(X[0], step_fn=lambda x: m(x).sum()),
+        ValueError,
+        r'no time axis: .*\(2, 2\).*`x\[None\]`',
+    ),
+    (lambda m: m.etrace_stream(step_fn=3, update=None), TypeError, '`step_fn` must be a function'),
     (lambda m: learn(m, schedule='window', window_size=0), ValueError, '`window_size` .*got 0'),
     (
         lambda m: setattr(m.etrace['W->h'], 'value', jnp.zeros((1, B, 2, 4))),
@@ -177,6 +210,9 @@ def test_modules(module, bad, error, words):
 
 
 def test_modulators(modulated):
+    check(
+        lambda: grad(modulated, jnp.sum, modulator='x'), TypeError, '`modulator` must be a number'
+    )
     for m in ({99: 1.0}, {}):
         check(lambda m=m: grad(modulated, jnp.sum, modulator=m), ValueError, '`modulator` .*groups')
 
