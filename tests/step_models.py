@@ -130,6 +130,7 @@ def solve(a, b):
     return lax.linalg.triangular_solve(a, b, left_side=True, lower=True)
 
 
+FIRST, SECOND = ('state', 0), ('state', 1)  # paths of the states of a tuple
 MODELS = {
     'leaky': (layer(lambda p, h, x: x @ p['W']), h, {'W': 'dot_general'}, [[('state',)]], []),
     'weight on the left': (
@@ -372,26 +373,26 @@ MODELS = {
         [[('state',)]],
         [KIND.RELATION_PARTIAL_PATH, KIND.RELATION_EXCLUDED_NON_TEMPORAL],
     ),
-    'lstm': (lstm, pair, {'L': 'dot_general'}, [[(0,), (1,)]], [KIND.HIDDEN_GROUP_MERGED]),
+    'lstm': (lstm, pair, {'L': 'dot_general'}, [[FIRST, SECOND]], [KIND.HIDDEN_GROUP_MERGED]),
     'synapse and membrane': (
         synapse_membrane,
         pair,
         {'W': 'dot_general', 'R': 'dot_general'},
-        [[(0,), (1,)]],
+        [[FIRST, SECOND]],
         [KIND.TRANSITION_MIXED],
     ),
     'two states in one equation': (
         two_in_one_equation,
         pair,
         {'W': 'dot_general'},
-        [[(0,), (1,)]],
+        [[FIRST, SECOND]],
         [],
     ),
     'two layers of equal width': (
         equal_layers,
         pair,
         {'W': 'dot_general', 'R': 'dot_general'},
-        [[(0,)], [(1,)]],
+        [[FIRST], [SECOND]],
         [],
     ),
     'weight behind a weight': (

@@ -176,14 +176,14 @@ def test_odd_programs_compile():
         a, c = lax.optimization_barrier(s)
         return (a * p, c * 0.5), None
 
-    assert groups(graph_of(barrier, one, ones)) == [[(0,)], [(1,)]]
+    assert groups(graph_of(barrier, one, ones)) == [[('state', 0)], [('state', 1)]]
     graph_of(lambda p, s: ((s[0] * p, s[1] * 2), s[1].sum()), one, (one, jnp.zeros(0)))
 
     def keyed(p, s):
         return (s[0] * p + jax.random.normal(s[1], (4,)), jax.random.split(s[1])[0]), None
 
     other = graph_of(keyed, one, (one, jax.random.key(0))).step.other
-    assert [leaf.path for leaf in other] == [(1,)]
+    assert [leaf.path for leaf in other] == [('state', 1)]
     half = one.astype(jnp.bfloat16)
     graph_of(lambda p, s: (s.at[0].set(p[0]), None), half, half)
 
