@@ -13,7 +13,7 @@ import sys
 import charts
 import jax
 import numpy as np
-import page
+import results_page
 
 HERE = pathlib.Path(__file__).parent
 STORED, KEPT = HERE / 'figures.json', HERE / '.kept'
@@ -120,7 +120,7 @@ def main(docs, *names):
         STORED.write_text(json.dumps(stored() | {name: found}, indent=1) + '\n')
         shutil.rmtree(KEPT / name, ignore_errors=True)
     charts.draw(stored(), docs / 'results')
-    (docs / 'results.md').write_text(page.text(stored()))
+    (docs / 'results.md').write_text(results_page.text(stored()))
 
 
 if __name__ == '__main__':

@@ -5,14 +5,14 @@ import json
 import pathlib
 
 import matching
-import page
+import results_page
 
 ROOT = pathlib.Path(__file__).parent.parent
 
 
 def test_the_page_says_what_was_found():
     figures = json.loads((ROOT / 'results' / 'figures.json').read_text())
-    assert (ROOT / 'docs' / 'results.md').read_text() == page.text(figures)
+    assert (ROOT / 'docs' / 'results.md').read_text() == results_page.text(figures)
 
 
 def test_matching_learns():

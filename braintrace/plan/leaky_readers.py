@@ -35,7 +35,8 @@ def are_seen_through_leaks(
     own = set(variables(group.outvars))
     around = _reached(analysis, [*group.invars, *fed_by], stop=own)
     linear, bent = _linear_in(graph, own, stop=ends)
-    if not around.isdisjoint(ends | seen) or not (linear | bent).isdisjoint(seen):
+    directly_seen = seen & ((linear | bent) - ends)
+    if directly_seen or not around.isdisjoint(ends | seen):
         return False
     readers = [row for row in outside if row.new in linear | bent]
     return all(row.new not in bent and _leaks(analysis, row, leak, seen) for row in readers)

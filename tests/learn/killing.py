@@ -3,10 +3,13 @@
 import os
 import pathlib
 import shutil
+import sys
 import time
 
-import killed_run
 import numpy as np
+
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+import killed_run  # noqa: E402
 
 MOST_STEPS = 12  # of a life that is killed
 
