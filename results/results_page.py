@@ -3,7 +3,7 @@
 import pathlib
 
 import numpy as np
-from charts import NAMES
+from results_charts import NAMES
 
 from braintrace.tools.add_task import floors
 

@@ -10,9 +10,9 @@ import pathlib
 import shutil
 import sys
 
-import charts
 import jax
 import numpy as np
+import results_charts
 import results_page
 
 HERE = pathlib.Path(__file__).parent
@@ -119,7 +119,7 @@ def main(docs, *names):
         found = PARTS[name]()
         STORED.write_text(json.dumps(stored() | {name: found}, indent=1) + '\n')
         shutil.rmtree(KEPT / name, ignore_errors=True)
-    charts.draw(stored(), docs / 'results')
+    results_charts.draw(stored(), docs / 'results')
     (docs / 'results.md').write_text(results_page.text(stored()))
 
 
