@@ -51,7 +51,7 @@ def _add_spikes(x, g, out, starts, sums):
 
 @compiled
 def _add_values(x, g, out, starts, sums):
-    """As `_add`, with the units first."""
+    """As `_add_spikes`, for any values, with the units first."""
     inputs, steps = x.shape
     for i in range(inputs):
         for p in range(starts[i], starts[i + 1]):

@@ -159,7 +159,8 @@ class Layout:
             return None if r.x_var is None else samples.axes.get(r.x_var)
         axis = samples.axes.get(r.y_var)
         label = '' if axis is None else (r.op.kept or r.axes.y)[axis]
-        return r.axes.x.index(label) if label and label in (r.axes.x or '') else None  # type: ignore[union-attr]
+        letters = r.axes.x or ''
+        return letters.index(label) if label and label in letters else None
 
     def slots_of(self, group: int) -> list[Slot]:
         """The traces that follow one group."""
