@@ -218,16 +218,25 @@ def read_by(how):
     return step
 
 
+@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
 @pytest.mark.parametrize(
     'how',
     ['', 'bent after', 'bent', 'moving', 'other leak', 'mixed', 'fed back', 'late', 'units too'],
 )
 @pytest.mark.filterwarnings('ignore::UserWarning')
-def test_a_filter_that_stands_for_the_leak_of_the_read_out_is_exact(how):
+def test_a_filter_that_stands_for_the_leak_of_the_read_out_is_exact(how, method):
     params, state = {'W': P['W'], 'o': P['o']}, {'h': one, 'y': draw(len(one), 2)}
     ys = draw(3, len(one), 2)
     claimed, wrong, _ = claimed_and_wrong(
-        read_by(how), params, state, X[:3], ys, 'eprop', 1, kappa_filter_decay=0.7
+        read_by(how),
+        params,
+        state,
+        X[:3],
+        ys,
+        'eprop',
+        1,
+        kappa_filter_decay=0.7,
+        vjp_method=method,
     )
     assert ('W' in claimed) == (how in ('', 'bent after')) and not wrong
 
