@@ -78,7 +78,8 @@ class PureLearner(PlainRunMixin):
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
         control_flow: what to do with control flow inside a step.
-        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`, as a number or
+            as text ('10MB').
         nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
             gradient would not be finite after a step keeps those it had, adds nothing, and is
             counted in `carry.skipped`. With 'raise' an error says which it was, in which step.
@@ -109,7 +110,7 @@ class PureLearner(PlainRunMixin):
         vjp_method: str | None = None,
         trace: Any = 'all',
         control_flow: ControlFlowPolicy | None = None,
-        memory_budget: int | None = None,
+        memory_budget: float | str | None = None,
         nonfinite: str = KEEP,
         on_traces: Callable | None = None,
         **options: Any,
