@@ -63,6 +63,7 @@ GOES_ON = [
     lambda p, h, y, noise: jnp.maximum(h, y) * 0.9,
     lambda p, h, y, noise: jnp.cos(y).sum(0) * p['a'] * h,
 ]
+POSITION_WISE = [GOES_ON[i] for i in (0, 1, 2, 3, 4, 6, 10, 11, 12, 13)]
 
 
 def second_of(kind, p, g, h):
@@ -95,12 +96,18 @@ def complex_units(p, z, x):
     return (0.8 * jnp.exp(1j * p['a'])) * z + x @ p['W']
 
 
+def _one_of(rng, parts):
+    return parts[rng.randint(len(parts))]
+
+
 def random_model(seed):
     """A step, its parameters, state and a sequence, `(T, B, D)`, with noise beside it."""
     rng = np.random.RandomState(seed)
     layers = rng.choice([1, 1, LAYERS])
-    parts = [(rng.randint(len(FED)), rng.randint(len(GOES_ON))) for _ in range(layers)]
-    second, read = SECOND[rng.randint(len(SECOND))], READ[rng.randint(len(READ))]
+    plain = rng.rand() < 0.5  # units that do not see each other, as likely as all others together
+    goes_on = [f for f in GOES_ON if not plain or f in POSITION_WISE]
+    parts = [(_one_of(rng, FED), _one_of(rng, goes_on)) for _ in range(layers)]
+    second, read = _one_of(rng, SECOND), _one_of(rng, READ)
     shared, is_complex, reset = rng.rand() < 0.15, rng.rand() < 0.12, rng.rand() < 0.2
 
     def step(p, state, x):
@@ -109,10 +116,10 @@ def random_model(seed):
         for i, (fed, goes_on) in enumerate(parts):
             own = p['0'] if shared else p[str(i)]
             old = state[f'h{i}']
-            come = FED[fed](own, below, noise)
+            come = fed(own, below, noise)
             if reset and second and not i:
                 come = come + 0.3 * state['g']
-            below = new[f'h{i}'] = GOES_ON[goes_on](own, old, come, noise)
+            below = new[f'h{i}'] = goes_on(own, old, come, noise)
         if is_complex:
             new['z'] = complex_units(p['0'], state['z'], below)
             old, below = state['z'].real, new['z'].real

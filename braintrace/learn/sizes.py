@@ -36,7 +36,10 @@ def number_of_bytes(name: str, size: Any, least: int) -> int:
         except ValueError as error:
             raise ValueError(f'`{name}` {error}') from error
     if isinstance(size, bool) or not isinstance(size, Real) or math.isnan(size):
-        raise ValueError(f"`{name}` must be a number of bytes such as 4096 or '10MB', got {size!r}.")
+        raise ValueError(
+            f"`{name}` must be a number of bytes such as 4096 or '10MB', got {size!r}."
+        )
     if size < least:
         raise ValueError(f'`{name}` must be a number of bytes, at least {least}, got {size}.')
-    return int(min(size, 2**63 - 1))
+    most: Any = min(size, 2**63 - 1)
+    return int(most)
