@@ -68,6 +68,8 @@ def claimed_and_wrong(step, params, state, xs, ys, rule, window, **options):
     the report."""
     learner = braintrace.compile(step, rule, params, state, xs[0], **options)
     claimed = {name for name, told in learner.report.exactness.items() if told.exact}
+    if not claimed:
+        return claimed, {}, learner.report
     carry = learner.init(params, state)
     (grads, _), _ = learner.grad(loss, params, carry, xs, ys, window=window, reduction='sum')
     grads, true = (by_name(g) for g in (grads, true_gradient(step, params, state, xs, ys)))
