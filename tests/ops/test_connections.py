@@ -14,7 +14,7 @@ from jax.experimental import sparse
 import braintrace
 from braintrace.ops import stored_sums
 
-N, STEPS = 6, 5
+N, STEPS = 6, 4
 # Rows of 4, 0, 1, 3, 0 and 5 weights; two of the last row connect the same pair.
 ROWS = np.repeat(np.arange(N), [4, 0, 1, 3, 0, 5]).astype(np.int32)
 COLS = np.array([0, 2, 3, 5, 1, 0, 2, 4, 1, 1, 3, 4, 5], np.int32)
