@@ -58,3 +58,12 @@ def test_every_page_is_in_a_toctree():
             for p in [*index.parent.glob('*.md'), *index.parent.glob('*/index.md')]
         } - {'index'}
         assert listed == there, index
+
+
+def test_the_picture_of_a_gru_is_what_its_page_draws():
+    block = re.search(r'```python\n(.*?)```', (DOCS / 'pictures.md').read_text(), re.S)[1]
+    lines = [line[4:] for line in block.splitlines() if line[:4] in ('>>> ', '... ')]
+    made = {}
+    exec(compile('\n'.join(lines[:-1]), 'cell.py', 'exec'), made)  # all but the saving
+    drawn = made['learner'].report.draw().svg()
+    assert drawn == (DOCS / 'pictures' / 'gru.svg').read_text(), 'write `drawn` there'
