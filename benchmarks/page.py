@@ -202,8 +202,8 @@ def report_credit(ours, theirs):
         for row, other in compared
         if behind(row, other)
     ]
-    yield f'\nFurther from BPTT than 0.2.6 in the mean: {", ".join(in_mean) or "nothing"}. Net by '
-    yield f'net, on some of them: {", ".join(on_some) or "nothing"}.\n'
+    yield f'\nFurther from BPTT than 0.2.6 in the mean: {", ".join(in_mean) or "nothing"}.'
+    yield f'Net by net, on some of them: {", ".join(on_some) or "nothing"}.\n'
     yield from REMARKS.values()
 
 
