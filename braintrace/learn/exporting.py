@@ -45,13 +45,31 @@ def _shapes(tree: Any) -> Any:
     return jax.tree.map(one, tree)
 
 
+def unwrapped(inputs: tuple) -> tuple[tuple, bool]:
+    """The inputs without `MultiStepData`, and whether they were of several steps."""
+    blocks = {isinstance(x, MultiStepData) for x in inputs}
+    if len(blocks) > 1:
+        raise TypeError('`example_inputs`: wrap all of them in MultiStepData, or none.')
+    return tuple(x.data if is_wrapped(x) else x for x in inputs), blocks == {True}
+
+
+def _with_time(inputs: tuple, several: bool) -> tuple:
+    """The inputs as a block: those of one step get an axis of time."""
+    return inputs if several else jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+
+
+def _without_time(outs: Any, several: bool) -> Any:
+    """What a block gave, of one step without its axis of time."""
+    return outs if several else first_of(outs)
+
+
 # ---- models that hold their states ----
 
 
 def export_module(
     path: Any, learning: Learning, f: Callable, inputs: tuple, names: Mapping[int, str]
 ) -> dict[str, Any]:
-    """Write `f(*inputs)`, which may read and write states; the present values.
+    """Write `f(*inputs)`, which may read and write states; return the present values.
 
     `names` are those of the learner's states by their `id`; others are numbered.
     """
@@ -63,8 +81,10 @@ def export_module(
     def trees_of(values: list) -> dict[str, Any]:
         trees: dict[str, Any] = {}
         for state, value in zip(states, values, strict=True):
-            own = state is learning.memory
-            trees |= memory_parts(value) if own else {named[id(state)]: value}
+            if state is learning.memory:
+                trees |= memory_parts(value)
+            else:
+                trees[named[id(state)]] = value
         return trees
 
     held = learning.framework.held
@@ -90,13 +110,12 @@ def streamed_module(
         raise TypeError('`update` needs gradients: give `step_fn` too.')
 
     def f(*inputs: Any) -> Any:
-        if not several:
-            inputs = jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+        inputs = _with_time(inputs, several)
         if step_fn is None:
             outs = learner.etrace_evolve(*inputs, return_outputs=True)
-            return outs if several else first_of(outs)
+            return _without_time(outs, several)
         grads, loss = learner.etrace_grad(*inputs, step_fn=step_fn, return_value=True)
-        loss = loss if several else loss[0]
+        loss = _without_time(loss, several)
         if update is None:
             return arrays_of({f'param/{dotted(path)}': g for path, g in grads.items()}), loss
         update(grads)
@@ -135,7 +154,7 @@ Finish = Callable[[Plain, Any], tuple[Plain, Any]]
 def export_plain(
     path: Any, plain: Plain, step: Step, finish: Finish, inputs: tuple
 ) -> dict[str, Any]:
-    """Write `finish(*step(plain, *inputs))`; the present values."""
+    """Write `finish(*step(plain, *inputs))`; return the present values."""
     present = plain.trees()
 
     def call(values, *inputs):
@@ -189,28 +208,20 @@ def export_for_any_batch(
     return values
 
 
-def unwrapped(inputs: tuple) -> tuple[tuple, bool]:
-    """The inputs without `MultiStepData`, and whether they were of several steps."""
-    blocks = {isinstance(x, MultiStepData) for x in inputs}
-    if len(blocks) > 1:
-        raise TypeError('`example_inputs`: wrap all of them in MultiStepData, or none.')
-    return tuple(x.data if is_wrapped(x) else x for x in inputs), blocks == {True}
-
-
-def step_of(learner: Any, count: int, loss_fn: Callable | None, several: bool) -> Step:
-    """A step, or several, of a learner whose step takes `count` inputs; `out` is what the model
+def step_of(learner: Any, loss_fn: Callable | None, several: bool) -> Step:
+    """A step of a learner of a plain function, or a block of several; `out` is what the model
     gives, or with a loss `(grads, loss)`."""
+    count = len(learner.example[2])
 
     def step(plain: Plain, *inputs: Any) -> tuple[Plain, Any]:
-        if not several:
-            inputs = jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+        inputs = _with_time(inputs, several)
         params, carry, more = plain
         xs = inputs[0] if count == 1 else inputs[:count]
         if loss_fn is None:
             out, carry = learner.evolve(params, carry, xs)
-            return Plain(params, carry, more), out if several else first_of(out)
+            return Plain(params, carry, more), _without_time(out, several)
         (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:])
-        return Plain(params, carry, more), (grads, loss if several else loss[0])
+        return Plain(params, carry, more), (grads, _without_time(loss, several))
 
     return step
 

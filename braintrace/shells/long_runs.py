@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 from ..frontends.base import holders_of
 from ..learn.exporting import export_module, streamed_module, unwrapped
 from ..learn.placing import BATCH, UNITS, automatic, place, put_on_devices
-from ..learn.saving import Snapshot, check, holders, restore_snapshot, take_snapshot
+from ..learn.saving import Snapshot, check_about, holders, restore_snapshot, take_snapshot
 from ..learn.stateful import CompiledModel, Learning
 
 
@@ -46,6 +46,7 @@ class LongRunMixin:
         return {p: s for p, s in own.items() if id(s) not in of_model and type(s) is not memory}
 
     def _kept(self) -> list[Any]:
+        """The holders of all values that are in a snapshot."""
         learning = self._learning()
         held = holders(learning, self.compiled_step(), self._held_besides())
         return [*[h.holder for h in held.values()], learning.memory]
@@ -77,7 +78,7 @@ class LongRunMixin:
         Args:
             about: of the snapshot.
         """
-        check('snapshot', self.snapshot().about, about, self._learning().how)
+        check_about('snapshot', self.snapshot().about, about, self._learning().how)
 
     # ---- elsewhere ----
 
