@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ...errors import NotSupportedError
-from .terms import Node, View, number_of
+from .views import Node, View, number_of
 
 # How strongly an expression holds together.
 COMPARE, OR, XOR, AND, SUM, PRODUCT, SIGN, POWER, ATOM = range(9)
@@ -72,7 +72,7 @@ OF_JAX = {  # functions of JAX alone
     **{
         name: f'jax.lax.{name}'
         for name in (
-            'rsqrt erf erfc erf_inv lgamma digamma population_count clz bessel_i0e bessel_i1e '
+            'erf erfc erf_inv lgamma digamma population_count clz bessel_i0e bessel_i1e '
             'shift_right_logical complex igamma igammac'
         ).split()
     },
@@ -96,7 +96,14 @@ HELPERS = {  # written into a file of numpy where they are needed
         '    return carry\n',
     ),
 }
-REDUCTIONS = {'sum': 'sum', 'max': 'max', 'min': 'min', 'prod': 'prod', 'and': 'all', 'or': 'any'}
+REDUCTIONS = {
+    'reduce_sum': 'sum',
+    'reduce_max': 'max',
+    'reduce_min': 'min',
+    'reduce_prod': 'prod',
+    'reduce_and': 'all',
+    'reduce_or': 'any',
+}
 
 
 class Words:
@@ -120,11 +127,7 @@ class Words:
         """The function that does an operation."""
         if op in BOTH:
             return f'{self.np}.{BOTH[op]}'
-        if not self.is_numpy:
-            return OF_JAX[op]
-        if op == 'rsqrt':
-            return '1 / np.sqrt'
-        return self.helper(op)
+        return self.helper(op) if self.is_numpy else OF_JAX[op]
 
     def helper(self, op: str) -> str:
         """A function that the file itself brings along."""
@@ -146,6 +149,11 @@ class Words:
         if self.is_numpy:
             self.refuse(op)
 
+    def call_jax(self, op: str, function: str, *args: str) -> Text:
+        """A call of a function of JAX that numpy has no match for; `op` is what it does."""
+        self.only_jax(op)
+        return call(f'jax.{function}', *args)
+
     # ---- numbers, types, shapes ----
 
     def dtype(self, dtype: Any) -> str:
@@ -156,10 +164,10 @@ class Words:
                 return short.__name__
         return f'{self.np}.{dtype.name}'
 
-    def of_type(self, dtype: Any) -> str:
-        """`, dtype` as a last argument where it is not the usual one."""
+    def unusual(self, dtype: Any) -> list[str]:
+        """A type as a further argument of a function that makes floats, where it is another."""
         usual = np.dtype(float) if self.is_numpy else jnp.result_type(float)
-        return '' if dtype == usual else f', {self.dtype(dtype)}'
+        return [] if dtype == usual else [self.dtype(dtype)]
 
     def number(self, value: Any) -> Text:
         """A number as Python writes it; a whole one without its point."""
@@ -185,15 +193,16 @@ class Words:
     def _signed(self, text: str, negative: bool) -> Text:
         return Text(f'-{text}', SIGN) if negative else Text(text)
 
-    def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> str:
+    def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> Text:
         """An array of one number."""
+        number, size = with_point(self.number(value).text, dtype), str(tuple(shape))
         if not shape:
-            return f'{self.np}.array({_typed(self.number(value).text, dtype)}{self.of_type(dtype)})'
-        if value in (0, 1):
-            name = 'ones' if value else 'zeros'
-            return f'{self.np}.{name}({tuple(shape)}{self.of_type(dtype)})'
-        typed = _typed(self.number(value).text, dtype)
-        return f'{self.np}.full({tuple(shape)}, {typed}{self.of_type(dtype)})'
+            name, args = 'array', [number]
+        elif value in (0, 1):
+            name, args = 'ones' if value else 'zeros', [size]
+        else:
+            name, args = 'full', [size, number]
+        return call(f'{self.np}.{name}', *args, *self.unusual(dtype))
 
     # ---- views ----
 
@@ -218,7 +227,7 @@ class Words:
     def exact(self, text: Text, v: View) -> Text:
         """A node as it is seen, with exactly its shape."""
         if v.node.op == 'const':
-            return Text(self.filled(number_of(v), v.shape, v.dtype))
+            return self.filled(number_of(v), v.shape, v.dtype)
         alone = all(n == 1 for a, n in zip(v.axes, v.shape, strict=True) if a is None)
         if alone:
             return self.placed(text, v, leading=True)
@@ -229,7 +238,8 @@ class Words:
         return v.is_whole or v.node.op == 'const'
 
 
-def _typed(text: str, dtype: Any) -> str:
+def with_point(text: str, dtype: Any) -> str:
+    """A number of this type where nothing but its text says what type it has."""
     whole = text.lstrip('-').isdigit() and np.issubdtype(dtype, np.floating)
     return f'{text}.0' if whole else text
 
@@ -243,9 +253,6 @@ def _shortest(value: Any) -> str:
 def call(name: str, *args: str) -> Text:
     """A call."""
     return Text(f'{name}({", ".join(args)})')
-
-
-Compose = Callable[..., Text]
 
 
 def operator(node: Node, operands: Sequence[Text]) -> Text:
