@@ -82,10 +82,11 @@ class Window:
             first, and so has `given.spared.ok`. A sample that is left out of a step keeps its
             state, and is left out of all derivatives there.
         length: K.
+        steps: the number of steps done before, if it is known.
     """
 
-    def __init__(self, program: Program, given: Given, length: int):
-        self.program, self.length = program, length
+    def __init__(self, program: Program, given: Given, length: int, steps: Any = None):
+        self.program, self.length, self.steps = program, length, steps
         self.given = _stand_in(program.step.input_vars, given)
         handed = program.loop.before(given.captured, given.params)
 
@@ -180,7 +181,7 @@ class Window:
         if given.spared is not None:
             [ok] = at_k([self._ok])
             given = given._replace(spared=given.spared._replace(ok=ok[None]))
-        return Window(self.program, given, 1)
+        return Window(self.program, given, 1, None if self.steps is None else self.steps + k)
 
     # ---- values inside the steps ----
 

@@ -196,7 +196,8 @@ class Core:
 
     def window(self, block: Block, carried: Carried, ok: Any = None) -> Window:
         """The window of a block."""
-        return Window(self.program, nonfinite.given_of(self, block, carried, ok), block.length)
+        given = nonfinite.given_of(self, block, carried, ok)
+        return Window(self.program, given, block.length, carried.steps)
 
     @staticmethod
     def counted(count: Any, more: Any) -> Any:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax import export
 
-from ..step import dotted
+from ..graph.analysis import Analysis
+from ..graph.samples import sample_axes
 from .data import MultiStepData, is_wrapped
 from .options import first_of
 from .saving import arrays_of, memory_of, memory_parts, traced_with
-from .stateful import Learning
 
 PLATFORMS = ('cpu', 'cuda', 'tpu')
 
@@ -43,85 +43,6 @@ def _shapes(tree: Any) -> Any:
         return jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
 
     return jax.tree.map(one, tree)
-
-
-def unwrapped(inputs: tuple) -> tuple[tuple, bool]:
-    """The inputs without `MultiStepData`, and whether they were of several steps."""
-    blocks = {isinstance(x, MultiStepData) for x in inputs}
-    if len(blocks) > 1:
-        raise TypeError('`example_inputs`: wrap all of them in MultiStepData, or none.')
-    return tuple(x.data if is_wrapped(x) else x for x in inputs), blocks == {True}
-
-
-def _with_time(inputs: tuple, several: bool) -> tuple:
-    """The inputs as a block: those of one step get an axis of time."""
-    return inputs if several else jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
-
-
-def _without_time(outs: Any, several: bool) -> Any:
-    """What a block gave, of one step without its axis of time."""
-    return outs if several else first_of(outs)
-
-
-# ---- models that hold their states ----
-
-
-def export_module(
-    path: Any, learning: Learning, f: Callable, inputs: tuple, names: Mapping[int, str]
-) -> dict[str, Any]:
-    """Write `f(*inputs)`, which may read and write states; return the present values.
-
-    `names` are those of the learner's states by their `id`; others are numbered.
-    """
-    run = learning.framework.compiled(f, learning.held)
-    states = run.states(*inputs)
-    met: list[Any] = [s for s in states if id(s) not in names and s is not learning.memory]
-    named = dict(names) | {id(s): f'met/{i}' for i, s in enumerate(met)}
-
-    def trees_of(values: list) -> dict[str, Any]:
-        trees: dict[str, Any] = {}
-        for state, value in zip(states, values, strict=True):
-            if state is learning.memory:
-                trees |= memory_parts(value)
-            else:
-                trees[named[id(state)]] = value
-        return trees
-
-    held = learning.framework.held
-    present = trees_of([held((), s).value for s in states])
-
-    def call(values, *inputs):
-        trees = traced_with(present, values)
-        memory = memory_of(trees)
-        old = [memory if s is learning.memory else trees[named[id(s)]] for s in states]
-        new, out = run.pure(old, *inputs)
-        return arrays_of(trees_of(new)), out
-
-    values = arrays_of(present)
-    write(path, call, values, inputs)
-    return values
-
-
-def streamed_module(
-    learner: Any, step_fn: Callable | None, update: Callable | None, several: bool
-) -> Callable:
-    """`f(*inputs) -> out`: a step or a block of a learner that holds its states."""
-    if update is not None and step_fn is None:
-        raise TypeError('`update` needs gradients: give `step_fn` too.')
-
-    def f(*inputs: Any) -> Any:
-        inputs = _with_time(inputs, several)
-        if step_fn is None:
-            outs = learner.etrace_evolve(*inputs, return_outputs=True)
-            return _without_time(outs, several)
-        grads, loss = learner.etrace_grad(*inputs, step_fn=step_fn, return_value=True)
-        loss = _without_time(loss, several)
-        if update is None:
-            return arrays_of({f'param/{dotted(path)}': g for path, g in grads.items()}), loss
-        update(grads)
-        return loss
-
-    return f
 
 
 # ---- plain functions ----
@@ -154,7 +75,7 @@ Finish = Callable[[Plain, Any], tuple[Plain, Any]]
 def export_plain(
     path: Any, plain: Plain, step: Step, finish: Finish, inputs: tuple
 ) -> dict[str, Any]:
-    """Write `finish(*step(plain, *inputs))`; return the present values."""
+    """Write `finish(*step(plain, *inputs))`; the present values."""
     present = plain.trees()
 
     def call(values, *inputs):
@@ -197,6 +118,18 @@ def export_for_any_batch(
         new, out = finish(Plain(params, carry, more), outs)
         return arrays_of(new.trees()), out
 
+    write_for_any_batch(path, call, values, shared, inputs, axis)
+    return values
+
+
+# ---- any number of samples ----
+
+
+def write_for_any_batch(
+    path: Any, f: Callable, values: Mapping[str, Any], shared: Container, inputs: tuple, axis: int
+) -> None:
+    """As `write`, for any number of samples: the first axis of all values but the `shared`, and
+    `axis` of the inputs."""
     [b] = export.symbolic_shape('b')
 
     def any_number(a: Any, axis: int) -> jax.ShapeDtypeStruct:
@@ -204,8 +137,43 @@ def export_for_any_batch(
         return jax.ShapeDtypeStruct((*shape[:axis], b, *shape[axis + 1 :]), jnp.result_type(a))
 
     shapes = {n: a if n in shared else any_number(a, 0) for n, a in values.items()}
-    write(path, call, shapes, jax.tree.map(lambda a: any_number(a, axis), inputs))
-    return values
+    write(path, f, shapes, jax.tree.map(lambda a: any_number(a, axis), inputs))
+
+
+def check_for_any_batch(analysis: Analysis, states: Any, steps: Any) -> None:
+    """Refuse a model whose samples cannot be told apart, and a learner that has made steps."""
+    leaves = jax.tree.leaves(states)
+    batches = {jnp.shape(a)[:1] for a in leaves}
+    drawn = any(jnp.issubdtype(jnp.result_type(a), jnp.unsignedinteger) for a in leaves)
+    if sample_axes(analysis) is None or len(batches) != 1 or drawn:
+        raise ValueError(
+            '`any_batch` needs a model whose states all have the batch as their first axis, '
+            'without random bits among them, and in which no sample touches another. Export it '
+            'for one batch size, without `any_batch`.'
+        )
+    if int(steps):
+        raise ValueError(
+            '`any_batch` begins anew: give the carry of `init`, and for a module call '
+            '`learner.reset_state()` before.'
+        )
+
+
+def unwrapped(inputs: tuple) -> tuple[tuple, bool]:
+    """The inputs without `MultiStepData`, and whether they were of several steps."""
+    blocks = {isinstance(x, MultiStepData) for x in inputs}
+    if len(blocks) > 1:
+        raise TypeError('`example_inputs`: wrap all of them in MultiStepData, or none.')
+    return tuple(x.data if is_wrapped(x) else x for x in inputs), blocks == {True}
+
+
+def with_time(inputs: tuple, several: bool) -> tuple:
+    """The inputs as a block: those of one step get an axis of time."""
+    return inputs if several else jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+
+
+def without_time(outs: Any, several: bool) -> Any:
+    """What a block gave; of one step it is without the axis of time."""
+    return outs if several else first_of(outs)
 
 
 def step_of(learner: Any, loss_fn: Callable | None, several: bool) -> Step:
@@ -214,14 +182,14 @@ def step_of(learner: Any, loss_fn: Callable | None, several: bool) -> Step:
     count = len(learner.example[2])
 
     def step(plain: Plain, *inputs: Any) -> tuple[Plain, Any]:
-        inputs = _with_time(inputs, several)
+        inputs = with_time(inputs, several)
         params, carry, more = plain
         xs = inputs[0] if count == 1 else inputs[:count]
         if loss_fn is None:
             out, carry = learner.evolve(params, carry, xs)
-            return Plain(params, carry, more), _without_time(out, several)
+            return Plain(params, carry, more), without_time(out, several)
         (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:])
-        return Plain(params, carry, more), (grads, _without_time(loss, several))
+        return Plain(params, carry, more), (grads, without_time(loss, several))
 
     return step
 

@@ -3,8 +3,10 @@
 A trace changes a little in every step, and half precision drops what is less than half a unit in
 its last place: a sum would stop growing, a decay would stop. So each number is stored as the
 nearest one of the half type and, in one byte more, the rest in 254ths of the distance to the next:
-three bytes, and about eight bits more than the type itself has. What is computed is computed in
-float32.
+three bytes, and about eight bits more than the type itself has. The rest is rounded up or down by
+chance, so that sums of steps that are smaller still are right in the mean; the chance comes from
+the number itself and from the count of steps, the same in every run. What is computed is computed
+in float32.
 """
 
 from __future__ import annotations
@@ -69,12 +71,12 @@ class Stored(BlockCarrier):
     def _shapes(self) -> dict[TraceKey, Any]:
         return jax.eval_shape(self.inner.init)
 
-    def _stored(self, traces: Traces) -> Traces:
-        """Traces as they are stored."""
+    def _stored(self, traces: Traces, steps: Any = None) -> Traces:
+        """Traces as they are stored after so many steps."""
         stored: Traces = {}
         for key, a in traces.items():
             if jnp.issubdtype(a.dtype, jnp.floating):
-                stored[key], stored[rest_of(key)] = halve(a, self.dtype)
+                stored[key], stored[rest_of(key)] = halve(a, self.dtype, steps)
             else:
                 stored[key] = a
         return stored
@@ -97,13 +99,13 @@ class Stored(BlockCarrier):
     ) -> tuple[Contribution, Traces | None]:
         before = None if traces is None else self._whole(traces)
         given, new = self.inner.block(before, window, credit, steps, keep)
-        return given, None if new is None else self._stored(new)
+        return given, None if new is None else self._stored(new, window.steps)
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         return self.inner.read(self._whole(traces), entry)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
-        return self._stored(self.inner.advance(self._whole(traces), window))
+        return self._stored(self.inner.advance(self._whole(traces), window), window.steps)
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         axes = self.inner.sample_axes(samples)
@@ -115,13 +117,27 @@ class Stored(BlockCarrier):
         return frozenset(jax.eval_shape(self.init))
 
 
-def halve(a: jax.Array, dtype: np.dtype) -> tuple[jax.Array, jax.Array]:
-    """The nearest numbers of a half type, and what is left over in parts of their spacing."""
+def halve(a: jax.Array, dtype: np.dtype, steps: Any = None) -> tuple[jax.Array, jax.Array]:
+    """The nearest numbers of a half type, and what is left over in parts of their spacing: to the
+    nearest part or, after so many steps, up or down by chance."""
     kind = jnp.finfo(dtype)
     a = a.astype(jnp.float32)
     near = jax.lax.reduce_precision(a, kind.nexp, kind.nmant)  # a cast there and back may be elided
-    rest = jnp.round((a - near) / _spacing(near, dtype) * PARTS)
+    if kind.tiny > jnp.finfo(jnp.float32).tiny:  # it drops what is below, which float16 can hold
+        least = float(kind.smallest_subnormal)
+        near = jnp.where(jnp.abs(a) < float(kind.tiny), jnp.round(a / least) * least, near)
+    rest = (a - near) / _spacing(near, dtype) * PARTS
+    rest = jnp.round(rest) if steps is None else jnp.floor(rest + _chance(a, steps))
     return near.astype(dtype), jnp.where(jnp.isfinite(rest), rest, 0).astype(jnp.int8)
+
+
+def _chance(a: jax.Array, steps: Any) -> jax.Array:
+    """A number from 0 to below 1 for each of float32, another one in every step."""
+    bits = jax.lax.bitcast_convert_type(a, jnp.uint32)
+    bits = bits ^ (jnp.asarray(steps).astype(jnp.uint32) * jnp.uint32(0x9E3779B9))
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):  # the end of murmur3
+        bits = (bits ^ (bits >> shift)) * jnp.uint32(factor)
+    return (bits >> 16).astype(jnp.float32) * 2.0**-16
 
 
 def whole_again(near: jax.Array, rest: jax.Array, dtype: Any) -> jax.Array:

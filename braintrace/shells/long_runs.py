@@ -9,10 +9,11 @@ from typing import Any
 from jax.sharding import Mesh
 
 from ..frontends.base import holders_of
-from ..learn.exporting import export_module, streamed_module, unwrapped
+from ..learn.exporting import unwrapped
+from ..learn.exporting_modules import ForEachSample, export_module, finish_of, streamed
 from ..learn.placing import BATCH, UNITS, automatic, place, put_on_devices
 from ..learn.saving import Snapshot, check_about, holders, restore_snapshot, take_snapshot
-from ..learn.stateful import CompiledModel, Learning
+from ..learn.stateful import CompiledModel, Example, Learning
 
 
 class LongRunMixin:
@@ -28,6 +29,8 @@ class LongRunMixin:
         >>> bool((learner(jnp.ones((1, 2))) == first).all())
         True
     """
+
+    _example: Example | None
 
     @abstractmethod
     def _learning(self) -> Learning:
@@ -46,7 +49,6 @@ class LongRunMixin:
         return {p: s for p, s in own.items() if id(s) not in of_model and type(s) is not memory}
 
     def _kept(self) -> list[Any]:
-        """The holders of all values that are in a snapshot."""
         learning = self._learning()
         held = holders(learning, self.compiled_step(), self._held_besides())
         return [*[h.holder for h in held.values()], learning.memory]
@@ -88,6 +90,7 @@ class LongRunMixin:
         *example_inputs: Any,
         step_fn: Callable | None = None,
         update: Callable | None = None,
+        any_batch: bool = False,
     ) -> dict[str, Any]:
         """Write one step of a stream as a file of `jax.export` for cpu, cuda and tpu, which a
         process with jax alone can run: `values, out = call(values, *inputs)`.
@@ -99,16 +102,26 @@ class LongRunMixin:
                 runs on, and `out` is its output.
             update: writes the weights, for instance `optimizer.update`, and `out` is the loss;
                 without, it is `(grads, loss)`.
+            any_batch: for any number of samples, of a learner that has made no step, where the
+                first axis of all states, inputs and outputs is the batch and no sample touches
+                another. All values but parameters and what `update` keeps have the samples first;
+                gradient and loss are means over samples.
 
         Returns:
             The present values, a flat dict of arrays. Those of the learner have the names of a
-            snapshot, and can be restored as one.
+            snapshot, and without `any_batch` can be restored as one.
         """
         learning, (inputs, several) = self._learning(), unwrapped(example_inputs)
-        f = streamed_module(self, step_fn, update, several)
-        held = holders(learning, self.compiled_step(), self._held_besides())
+        f, finish = streamed(self, step_fn, several), finish_of(step_fn, update)
+        compiled = self.compiled_step()
+        held = holders(learning, compiled, self._held_besides())
+        if any_batch:
+            assert self._example is not None
+            shapes, graded = self._example.inputs, step_fn is not None
+            each = ForEachSample(learning, compiled, shapes, held, graded, int(several))
+            return each.export(path, f, finish, inputs)
         names = {id(h.holder): name for name, h in held.items()}
-        return export_module(path, learning, f, inputs, names)
+        return export_module(path, learning, f, finish, inputs, names)
 
     # ---- many devices ----
 

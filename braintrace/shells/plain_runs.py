@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
+from jax import export
 from jax.sharding import Mesh
 
-from ..graph.samples import sample_axes
 from ..learn.cache import Cache
 from ..learn.exporting import (
     Plain,
+    check_for_any_batch,
     export_for_any_batch,
     export_plain,
     finish_of,
@@ -35,6 +35,10 @@ class Carry(NamedTuple):
     traces: dict[str, Any]
     steps: Any
     skipped: Any = None
+
+
+# so that programs of the user's own that take and give a carry can be written to files
+export.register_namedtuple_serialization(Carry, serialized_name='braintrace.Carry')
 
 
 def check_carry_type(carry: Any, call: str) -> None:
@@ -168,14 +172,7 @@ class PlainRunMixin:
         """A learner of a batch of one, and the carries of all samples at the beginning, each state
         without its batch axis."""
         graph = self.compiled_step().core.graph
-        batches = {jnp.shape(a)[:1] for a in jax.tree.leaves(carry.state)}
-        if sample_axes(graph.analysis) is None or len(batches) != 1:
-            raise ValueError(
-                '`any_batch` needs a model whose states all have the batch as their first axis, '
-                'and in which no sample touches another.'
-            )
-        if int(carry.steps):
-            raise ValueError('`any_batch` begins with a new carry: give that of `init`.')
+        check_for_any_batch(graph.analysis, carry.state, carry.steps)
         _, state, inputs = self.example
         one, ones = jax.tree.map(
             lambda a: jax.ShapeDtypeStruct((1, *a.shape[1:]), a.dtype), (state, inputs)

@@ -4,6 +4,7 @@ and zeros in it."""
 import functools
 
 import brainevent
+import brainstate as bs
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +15,7 @@ from jax.experimental import sparse
 import braintrace
 from braintrace.ops import stored_sums
 
-N, STEPS = 6, 5
+N, STEPS = 6, 4
 # Rows of 4, 0, 1, 3, 0 and 5 weights; two of the last row connect the same pair.
 ROWS = np.repeat(np.arange(N), [4, 0, 1, 3, 0, 5]).astype(np.int32)
 COLS = np.array([0, 2, 3, 5, 1, 0, 2, 4, 1, 1, 3, 4, 5], np.int32)
@@ -134,7 +135,8 @@ def _gradient(product, w, rule='d_rtrl', batch=None, **options):
     xs = jax.random.normal(jax.random.key(1), (STEPS, *shape))
     learner = braintrace.compile(step, rule, params, state, xs[0], **options)
     carry = learner.init(params, state)
-    (grads, _), _ = learner.grad(_loss, params, carry, xs, window=2)
+    modulator = jnp.linspace(-1, 1, STEPS) if learner.rule.modulated else None
+    (grads, _), _ = learner.grad(_loss, params, carry, xs, window=2, modulator=modulator)
     assert any(r.name == 'w' for r in learner.graph.compiled.relations)
     return grads
 
@@ -185,6 +187,7 @@ RULES = {
     'ottt': dict(decay=0.7),
     'ostl_recurrent': {},
     'snap': dict(n=2),
+    'three_factor': {},
 }
 
 
@@ -226,6 +229,56 @@ def test_lora_beside_a_fixed_matrix():
     w = _weights(2 * N).reshape(N, 2)
     grads, of_dense = (_gradient(product, w)['w'] for product in (events, dense))
     np.testing.assert_allclose(grads, of_dense, atol=1e-10)
+
+
+@pytest.mark.parametrize('name', ['scatter', 'BCOO'])
+def test_an_index_outside_of_the_matrix_connects_nothing(name):
+    """As in JAX, which drops such a product; sparse matrices are filled up with them."""
+    cols = np.where(np.arange(STORED) == 3, N + 2, COLS)
+
+    def given(w, x):
+        if name == 'BCOO':
+            pairs = jnp.stack([jnp.asarray(ROWS), jnp.asarray(cols)], 1)
+            return x @ sparse.BCOO((w, pairs), shape=(N, N))
+        return jnp.zeros(N).at[cols].add(w * x[ROWS])
+
+    def without(w, x):
+        return jnp.zeros(N).at[COLS].add(w.at[3].set(0) * x[ROWS])
+
+    w = _weights(STORED)
+    grads, expected = (_gradient(product, w)['w'] for product in (given, without))
+    assert grads[3] == 0
+    np.testing.assert_allclose(grads, expected, atol=1e-10)
+
+
+def test_a_matrix_changed_after_compilation_is_seen():
+    class Net(bs.nn.Module):
+        def __init__(self, matrix):
+            super().__init__()
+            self.matrix, self.w = matrix, bs.ParamState(_weights(STORED))
+
+        def init_state(self, **_):
+            self.h = bs.HiddenState(jnp.linspace(-1, 1, N))
+
+        def update(self, x):
+            product = brainevent.BinaryArray(spike(self.h.value)) @ self.matrix.with_data(
+                self.w.value
+            )
+            self.h.value = 0.8 * self.h.value + jnp.tanh(x + product)
+            return self.h.value
+
+    def gradient(learner):
+        bs.nn.init_all_states(learner.model4compile)
+        learner.reset_state()
+        return learner.etrace_grad(xs, step_fn=lambda x: _loss(learner(x)), window=2)[('w',)]
+
+    xs = jax.random.normal(jax.random.key(1), (STEPS, N))
+    other = _compressed(brainevent.CSR, STARTS, COLS[::-1].copy())
+    learner, true = (braintrace.compile(Net(m), 'd_rtrl', xs[0]) for m in (CSR, other))
+    before, expected = gradient(learner), gradient(true)
+    learner.model4compile.matrix = other
+    assert jnp.abs(before - expected).max() > 1e-3
+    np.testing.assert_allclose(gradient(learner), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize('factor', [0.5, -1.0])

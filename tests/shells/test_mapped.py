@@ -51,9 +51,7 @@ MAPPED = {
     'd_rtrl': {},
     'pp_prop': {'decay_or_rank': 0.9},
     'rtrl': {},
-    'eprop': {'feedback': 'random', 'random_feedback_key': 0},
     'ottt': {'decay': 0.8},
-    'snap': {'n': 1},
     'bptt': {},
 }
 

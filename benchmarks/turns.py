@@ -1,0 +1,149 @@
+"""One case in a process that waits for its turn: `turns.py ours | reference CASE`.
+
+For each line it reads it runs the case for a while, and it answers with milliseconds: of the first
+call of a new learner for `first`, of the fastest call otherwise. `in_turns.py` holds two of these.
+"""
+
+import sys
+import time
+
+import brainstate
+import jax
+import jax.numpy as jnp
+from models import Net, data, loss
+from rules import BEYOND, HEAVY, RULES, SIZES, grad_of
+from worker import CASES, LINEAR, OURS, bptt_grad, descend, driver
+
+import braintrace
+
+LARGEST = SIZES[-1]
+WHILE = 0.3  # seconds of a turn
+
+
+def by_driver(cell, rule, shape, options):
+    return lambda: driver(cell, rule, shape, options)[1]
+
+
+def by_rule(cell, rule, shape):
+    def make():
+        _, run = grad_of(cell, rule, {**RULES, **BEYOND}[rule], shape)
+        return lambda: jax.tree.leaves(run())
+
+    return make
+
+
+def by_bptt(cell, shape):
+    def make():
+        net = brainstate.nn.init_all_states(Net(cell, LINEAR, *shape[:2]), batch_size=shape[2])
+        grad, given = bptt_grad(net), data(shape)
+        return lambda: jax.tree.leaves(grad(*given))
+
+    return make
+
+
+def in_own_loop(cell, rule, shape):
+    """A user's own loop with a gradient in it, summed over the steps."""
+
+    def make():
+        xs, ys = data(shape)
+        net, options = Net(cell, LINEAR, *shape[:2]), RULES[rule]
+        algorithm = getattr(braintrace, rule)
+        learner = braintrace.compile(net, algorithm, xs[0], batch_size=shape[2], **options)
+        weights = net.states(brainstate.ParamState)
+
+        @brainstate.transform.jit
+        def run(xs, ys):
+            def one(total, xy):
+                x, y = xy
+                grads = brainstate.transform.grad(lambda: loss(learner(x), y), weights)()
+                return jax.tree.map(jnp.add, total, dict(grads)), None
+
+            zero = jax.tree.map(jnp.zeros_like, {k: s.value for k, s in weights.items()})
+            return brainstate.transform.scan(one, zero, (xs, ys))[0]
+
+        return lambda: jax.tree.leaves(run(xs, ys))
+
+    return make
+
+
+def streamed(own, steps=200):
+    """Steps of a stream with an update each, GRU 16-64-4: in the learner's own `etrace_stream`, or
+    in brainstate's `jit`."""
+
+    def make():
+        net = Net('gru', LINEAR, 16, 64, 4)
+        xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
+        learner = braintrace.compile(net, braintrace.D_RTRL, xs[0], batch_size=1)
+        weights = net.states(brainstate.ParamState)
+
+        def error(x):
+            return jnp.mean(learner(x) ** 2)
+
+        @brainstate.transform.jit
+        def step(x):
+            descend(weights, brainstate.transform.grad(lambda: error(x), weights)())
+
+        if own:
+            step = learner.etrace_stream(step_fn=error, update=lambda g: descend(weights, g))
+
+        def run():
+            for t in range(steps):
+                step(xs[t % 8])
+            return [s.value for s in weights.values()]
+
+        return run
+
+    return make
+
+
+def named(cell, rule, shape):
+    return f'{rule}, {cell} {"-".join(map(str, shape))}'
+
+
+EVERY_RULE = [
+    (cell, rule, shape)
+    for cell in ('gru', 'lstm', 'lif')
+    for shape in SIZES
+    for rule in {**RULES, **BEYOND}
+    if not (rule in HEAVY and shape == LARGEST)
+]
+LOOPS = [
+    (cell, rule, s) for cell in ('gru', 'lif') for s in SIZES for rule in ('D_RTRL', 'pp_prop')
+]
+# By name, what makes a learner and gives its run.
+ALL = {
+    **{
+        f'{name}, {cell} {shape}': by_driver(cell, r, shape, o) for name, cell, r, shape, o in CASES
+    },
+    **{f'one gradient: {named(*c)}': by_rule(*c) for c in EVERY_RULE},
+    **{f'own loop: {named(*c)}': in_own_loop(*c) for c in LOOPS},
+    'stream in brainstate jit': streamed(False),
+    'etrace_stream': streamed(True),
+    **{f'BPTT, {cell}': by_bptt(cell, LARGEST) for cell in ('gru', 'lstm', 'lif')},
+}
+
+
+def turn(run):
+    """Milliseconds of the fastest call in a while."""
+    times, end = [], time.perf_counter() + WHILE
+    while not times or time.perf_counter() < end:
+        start = time.perf_counter()
+        jax.block_until_ready(run())
+        times.append(time.perf_counter() - start)
+    return min(times) * 1e3
+
+
+def main(case):
+    run = None
+    for line in sys.stdin:
+        if run is None or line.strip() == 'first':
+            run = ALL[case]()
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            first = (time.perf_counter() - start) * 1e3
+        print(first if line.strip() == 'first' else turn(run), flush=True)
+
+
+if __name__ == '__main__':
+    assert OURS or not sys.argv[2].startswith('etrace_stream'), 'the reference has none'
+    main(sys.argv[2])
