@@ -76,6 +76,8 @@ BOTH = {  # written for JAX and for numpy
         x * -y,
         x - (y - x),
         x / (y / x),
+        x / -(y * x),
+        x @ -(w * v[:, None]),
     ),
     'comparison': lambda x, y, w, v, n: (
         (x > y) & ~(x < 1) | (y == x),

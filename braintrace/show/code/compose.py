@@ -22,6 +22,7 @@ from .words import (
     Text,
     Words,
     call,
+    joined,
     operator,
     with_point,
 )
@@ -108,12 +109,15 @@ def _function(words: Words, node: Node, o: Operands) -> Text:
 @composed('rsqrt')
 def _rsqrt(words: Words, node: Node, o: Operands) -> Text:
     a = o.met(node.args[0]).text
-    return Text(f'1 / np.sqrt({a})', PRODUCT) if words.is_numpy else call('jax.lax.rsqrt', a)
+    if words.is_numpy:
+        return joined(Text('1'), ' / ', call('np.sqrt', a), PRODUCT)
+    return call('jax.lax.rsqrt', a)
 
 
 @composed('neg')
 def _neg(words: Words, node: Node, o: Operands) -> Text:
-    return Text(f'-{o.met(node.args[0]).within(PRODUCT)}', SIGN)
+    inside = o.met(node.args[0]).within(PRODUCT)
+    return Text(f'-{inside}', min(SIGN, inside.strength), inside.signs | {'-'})
 
 
 @composed('not')
@@ -313,11 +317,11 @@ def _as_matrices(labels: list[str], out: str, texts: list[Text]) -> Text | None:
             continue
         left, right = (_side(s, texts[k], c, k == first) for k, s in ((first, a), (second, b)))
         if left is not None and right is not None:
-            return Text(f'{left} @ {right}', PRODUCT)
+            return joined(left, ' @ ', right, PRODUCT)
     return None
 
 
-def _side(labels: str, text: Text, c: str, is_left: bool) -> str | None:
+def _side(labels: str, text: Text, c: str, is_left: bool) -> Text | None:
     """One side of a product of matrices; None where it would take more than a transpose."""
     if labels == c:
         return text.within(PRODUCT if is_left else SIGN)
@@ -326,14 +330,14 @@ def _side(labels: str, text: Text, c: str, is_left: bool) -> str | None:
     if not is_left and len(labels) == 2 and labels[0] == c:
         return text.within(SIGN)
     if len(labels) == 2:
-        return f'{text.within(ATOM)}.T'
+        return Text(f'{text.within(ATOM)}.T')
     return None
 
 
-def _factor(text: Text) -> str:
+def _factor(text: Text) -> Text:
     """The left side: a product of another kind has parentheses of its own."""
-    plain = text.strength > PRODUCT or (text.strength == PRODUCT and ' @ ' in text.text)
-    return text.text if plain and ' * ' not in text.text else text.within(ATOM)
+    holds = text.strength > PRODUCT or (text.strength == PRODUCT and '@' in text.signs)
+    return text if holds and '*' not in text.signs else text.within(ATOM)
 
 
 # ---- constants and what is called by its own name ----

@@ -16,14 +16,18 @@ COMPARE, OR, XOR, AND, SUM, PRODUCT, SIGN, POWER, ATOM = range(9)
 
 
 class Text(NamedTuple):
-    """An expression and how strongly it holds together."""
+    """An expression, how strongly it holds together, and the operators outside of its brackets."""
 
     text: str
     strength: int = ATOM
+    signs: frozenset[str] = frozenset()
 
-    def within(self, strength: int) -> str:
+    def within(self, strength: int) -> Text:
         """The expression as an operand of something that holds together this strongly."""
-        return self.text if self.strength >= strength else f'({self.text})'
+        return self if self.strength >= strength else Text(f'({self.text})')
+
+    def __str__(self) -> str:
+        return self.text
 
 
 OPERATORS = {
@@ -187,11 +191,11 @@ class Words:
             text = _shortest(abs(value))
             rest = _shortest(np.asarray(value).dtype.type(1) - value)
             if len(text) > 8 and len(rest) <= 6 and number < 1:
-                return Text(f'1 - {rest}', SUM)
+                return Text(f'1 - {rest}', SUM, frozenset('-'))
         return self._signed(text, number < 0)
 
     def _signed(self, text: str, negative: bool) -> Text:
-        return Text(f'-{text}', SIGN) if negative else Text(text)
+        return Text(f'-{text}', SIGN, frozenset('-')) if negative else Text(text)
 
     def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> Text:
         """An array of one number."""
@@ -213,12 +217,13 @@ class Words:
         written = text.within(ATOM)
         if order != sorted(order):
             plain = order == [1, 0]
-            written = f'{written}.T' if plain else f'{self.np}.transpose({text.text}, {order})'
+            turned = f'{written}.T' if plain else f'{self.np}.transpose({text}, {order})'
+            written = Text(turned)
         axes = list(v.axes)
         while axes and axes[0] is None and not leading:
             axes.pop(0)
         if None not in axes:
-            return Text(written) if order != sorted(order) else text
+            return written if order != sorted(order) else text
         slots = ['None' if a is None else ':' for a in axes]
         while slots and slots[-1] == ':':
             slots.pop()
@@ -255,38 +260,27 @@ def call(name: str, *args: str) -> Text:
     return Text(f'{name}({", ".join(args)})')
 
 
+OTHERS = {'+': '-', '*': '/@', '&': '', '|': '', '^': ''}  # as strong, and not to be moved past
+
+
 def operator(node: Node, operands: Sequence[Text]) -> Text:
     """An expression with an operator between its operands."""
     sign, strength = OPERATORS[node.op]
     a, b = operands
-    right = strength + 1
-    if node.op in ('add', 'mul', 'and', 'or', 'xor') and _same_operator(b, sign):
-        right = strength
-    left = ATOM if node.op == 'pow' or strength == COMPARE and a.strength == COMPARE else strength
     if node.op == 'pow':
-        right = ATOM
-        if a.text.isidentifier() or b.text.isidentifier():
-            return Text(f'{a.within(ATOM)}**{b.within(ATOM)}', strength)
-    if strength == PRODUCT and ' @ ' in a.text and a.strength == PRODUCT and not _in_brackets(a):
+        plain = a.text.isidentifier() or b.text.isidentifier()
+        return joined(a.within(ATOM), '**' if plain else ' ** ', b.within(ATOM), strength)
+    left, right = strength, strength + 1
+    if sign in OTHERS and not b.signs.intersection(OTHERS[sign]):
+        right = strength
+    compares_twice = strength == COMPARE == a.strength
+    is_matrix = strength == PRODUCT == a.strength and '@' in a.signs
+    if compares_twice or is_matrix:
         left = ATOM
-    return Text(f'{a.within(left)} {sign} {b.within(right)}', strength)
+    return joined(a.within(left), f' {sign} ', b.within(right), strength)
 
 
-def _in_brackets(a: Text) -> bool:
-    """Whether all products of matrices in an expression are in brackets."""
-    depth = 0
-    for c in a.text:
-        depth += (c in '([') - (c in ')]')
-        if c == '@' and depth == 0:
-            return False
-    return True
-
-
-def _same_operator(b: Text, sign: str) -> bool:
-    """Whether an expression is a chain of this operator alone, so that it needs no parentheses."""
-    depth, others = 0, {'+': '-', '*': '/@', '&': '', '|': '', '^': ''}[sign]
-    for c in b.text:
-        depth += (c in '([') - (c in ')]')
-        if depth == 0 and c in others:
-            return False
-    return b.strength > COMPARE
+def joined(a: Text, between: str, b: Text, strength: int) -> Text:
+    """Two expressions with an operator between them."""
+    signs = a.signs | b.signs | {between.strip()}
+    return Text(f'{a}{between}{b}', strength, signs)
