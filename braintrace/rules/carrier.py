@@ -65,7 +65,8 @@ class Credit:
 class Entry:
     """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states
     of other kinds (None where they are not float); the number of steps done before; captured values
-    and parameters; the op of each relation."""
+    and parameters; the op of each relation. `through` takes credit of some new hidden leaves, by
+    number, to that of the new hidden leaves that they read in the same step."""
 
     hidden: list[Any]
     other: list[Any]
@@ -73,6 +74,7 @@ class Entry:
     captured: Sequence[Any]
     params: Sequence[Any]
     ops: Sequence[Op]
+    through: Callable[[dict[int, Any]], list[Any]]
 
 
 @dataclass

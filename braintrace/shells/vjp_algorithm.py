@@ -44,7 +44,8 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         random_feedback_key: the random key (or seed) of the feedback weights, where there are any.
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
-        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`, as a number or
+            as text ('10MB').
         nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
             gradient would not be finite after a step keeps those it had, adds nothing, and is
             counted in `skipped`. With 'raise' an error says which state of which sample it was, in
@@ -67,7 +68,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         random_feedback_key: Any = None,
         *,
         trace: Any = 'all',
-        memory_budget: int = BUDGET,
+        memory_budget: float | str = BUDGET,
         nonfinite: str = KEEP,
         on_traces: Any = None,
         choice: Any = None,

@@ -16,11 +16,12 @@ import numpy as np
 from ..frontends.forms import names_of
 from ..learn.core import BUDGET, core_of
 from ..learn.how import how_to_learn
+from ..learn.sizes import number_of_bytes
 from ..rules.registry import BY_NAME, find_rule
 from ..rules.rule import Rule
 from ..show.exact import in_one_word
 from ..show.figure import new_figure
-from ..show.text import bytes_as_text, bytes_from_text, table
+from ..show.text import bytes_as_text, table
 from .sequences import completed
 from .trial import Data, Trial, ready, trial_of
 
@@ -137,7 +138,7 @@ def compare(
     batch_size: int | None = None,
     options: Mapping[str, Mapping] | None = None,
     only: Callable[[tuple], bool] = lambda path: True,
-    limit: int | str = BUDGET,
+    limit: float | str = BUDGET,
     repeats: int = 3,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -179,7 +180,7 @@ def compare(
     """
     if not windows or any(not _is_window(w) for w in windows):
         raise ValueError(f'`windows` must be numbers of steps, at least one, got {windows!r}.')
-    most = _limit(limit)
+    most = number_of_bytes('limit', limit, 0)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what the compiler has to say is for the report
         oracle = ready(model, 'bptt', *example_inputs, batch_size=batch_size)
@@ -253,17 +254,6 @@ def _cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 def _relative_error(a: np.ndarray, true: np.ndarray) -> float:
     return float(np.linalg.norm(a - true) / np.linalg.norm(true))
-
-
-def _limit(limit: int | str) -> int:
-    if not isinstance(limit, str):
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
-            raise ValueError(f'`limit` must be a number of bytes, got {limit!r}.')
-        return int(min(limit, 2**63))
-    try:
-        return bytes_from_text(limit)
-    except ValueError as error:
-        raise ValueError(f'`limit` {error}') from error
 
 
 def _is_window(w: Any) -> bool:
