@@ -75,6 +75,8 @@ class Rule:
         return settled
 
     def _check_feedback_key(self, settled: Mapping[str, Any]) -> None:
+        if 'random_feedback_key' not in settled:
+            return
         config = self.coordinates(settled)
         fed_back = config is not None and config.learning_signal == 'random_feedback'
         if fed_back and settled['random_feedback_key'] is None:
