@@ -4,8 +4,9 @@ import platform
 
 ONE_GRADIENT = (
     '| rule | model, inputs-units-batch-steps | ours, ms | 0.2.6, ms | faster by | BPTT, ms '
-    '| ours / BPTT | first call, ours / 0.2.6, ms | a process to the first gradient, s |\n'
-    '|---|---|---|---|---|---|---|---|---|'
+    '| ours / BPTT | at least, ms | first call, ours / 0.2.6, ms '
+    '| a process to the first gradient, s |\n'
+    '|---|---|---|---|---|---|---|---|---|---|'
 )
 EVERY_RULE = """## Every rule
 
@@ -114,10 +115,16 @@ def one_gradient(ours, theirs, starts, by_hand):
     """The table of the cases of a whole sequence."""
     yield '## One gradient of a sequence\n'
     yield ONE_GRADIENT
-    cases = [row for row in ours if 'shape' in row and row['case'] != 'BPTT']
+    cases = [row for row in ours if 'shape' in row and row['case'] not in ('BPTT', 'limit')]
     for row, (our_start, their_start) in zip(cases, starts, strict=True):
         other = find(theirs, row['case'], row['cell'], row['shape'])
         bptt = find(ours, 'BPTT', row['cell'], row['shape'])
+        limit = next(
+            r
+            for r in ours
+            if (r.get('of'), r.get('cell'), r.get('shape'))
+            == (row['case'], row['cell'], row['shape'])
+        )
         cells = [
             row['case'],
             model_of(row),
@@ -126,6 +133,7 @@ def one_gradient(ours, theirs, starts, by_hand):
             f'{other["ms"] / row["ms"]:.1f} x',
             f'{bptt["ms"]:.1f}',
             f'{row["ms"] / bptt["ms"]:.2f}',
+            f'{limit["ms"]:.1f}, {limit["bound"]}',
             f'{row["first"]:.0f} / {other["first"]:.0f}',
             f'{our_start:.1f} / {their_start:.1f}',
         ]
@@ -135,6 +143,13 @@ def one_gradient(ours, theirs, starts, by_hand):
         'gradient of zero, and so does less work; ours get their same-step gradients. pp_prop with '
         'all gradients written out by hand in JAX for this one GRU (`benchmarks/by_hand.py`): '
         f'{by_hand:.1f} ms.\n'
+    )
+    machine = next(row for row in ours if row['case'] == 'machine')
+    yield (
+        '"At least" is what the products of the program take at the speed of one large product '
+        f'({1 / machine["gflop"]:.0f} Gflop/s here), or what it must read and write, its traces '
+        f'once a block, at the speed of a copy ({1 / machine["gigabyte"]:.0f} GB/s), or an empty '
+        f'compiled call ({machine["call"] * 1e6:.0f} us), whichever is most.\n'
     )
 
 

@@ -55,7 +55,8 @@ def explained_order(step: Callable, params: Any, state: Any, inputs: tuple) -> I
     try:
         yield
     except (TypeError, ValueError) as error:
-        if len(inputs) != 1 or not _runs(step, params, inputs[0], state):
+        apart = len(inputs) == 1 and not same_shapes(inputs[0], state)
+        if not apart or not _runs(step, params, inputs[0], state):
             raise
         raise ValueError(
             f'`compile(step, rule, params, state, *inputs)`: the step fails for `state` '

@@ -32,7 +32,13 @@ from ..plan.layout import Layout
 
 Traces = dict[TraceKey, Any]
 
-SINGLE_STEP, MULTI_STEP = 'single-step', 'multi-step'
+SINGLE_STEP, MULTI_STEP = 'single-step', 'multi-step'  # the kinds of credit
+
+
+def check_vjp_method(method: str) -> None:
+    """Refuse what is no kind of credit."""
+    if method not in (SINGLE_STEP, MULTI_STEP):
+        raise ValueError(f"`vjp_method` must be 'single-step' or 'multi-step', got {method!r}.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -85,11 +85,6 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             self.rule = of_config(config)
         if random_feedback_key is not None:
             more['random_feedback_key'] = random_feedback_key
-        elif config is not None and config.learning_signal == 'random_feedback':
-            raise ValueError(
-                "A configuration with learning_signal='random_feedback' needs "
-                '`random_feedback_key`.'
-            )
         name = _without_mode(name, mode)
         how = how_to_learn(
             self.rule,
@@ -102,7 +97,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             on_traces=on_traces,
             choice=choice,
         )
-        config = config or how.rule.coordinates(how.options)
+        config = how.rule.coordinates(how.options)
         self.vjp_method = SINGLE_STEP if how.single_step else MULTI_STEP
         executor = ETraceVjpGraphExecutor(
             model,

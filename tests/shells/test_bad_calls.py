@@ -85,11 +85,27 @@ def narrower(plain):
 
 
 W = P['W']
+RANDOM_FEEDBACK = braintrace.ETraceConfig(learning_signal='random_feedback')
 OPTIONS = [
     (lambda: compiled(trace='some'), ValueError, "`trace` .*'all', 'marked'.*'some'"),
     (lambda: compiled(trace_dtype='int32'), ValueError, '`trace_dtype` .*float'),
     (lambda: compiled(trace_dtype='bool'), ValueError, '`trace_dtype` .*float'),
     (lambda: compiled(memory_budget=-1), ValueError, '`memory_budget` .*at least 1'),
+    (
+        lambda: braintrace.compile(step, 'eprop', P, H, X[0], feedback='random'),
+        ValueError,
+        "'eprop' .*needs `random_feedback_key`",
+    ),
+    (
+        lambda: braintrace.compile(step, RANDOM_FEEDBACK, P, H, X[0]),
+        ValueError,
+        'random_feedback.* needs `random_feedback_key`',
+    ),
+    (
+        lambda: braintrace.ParamDimVjpAlgorithm(Net(), config=RANDOM_FEEDBACK),
+        ValueError,
+        'random_feedback.* it needs `random_feedback_key`',
+    ),
     (lambda: compiled(nonfinite='drop'), ValueError, "`nonfinite` .*'skip'.*'drop'"),
     (
         lambda: braintrace.compile(lambda p, h, x: 2 * (h + x @ W,), 'd_rtrl', {'b': W}, H, X[0]),
