@@ -248,6 +248,9 @@ class Numbers:
         params = {'W': rng.randn(2, H), 'R': rng.randn(H, H) / 2, 'a': rng.randn(H)}
         state = rng.randn(B, H)
         gates = draw.random() < 0.5
+        if gates and 'vjp_method' in options:
+            given['window'] = T  # elsewhere the gradient depends on where a window ends
+        allowed = 1e-6 if 'trace_dtype' in options else 1e-9
 
         def step(p, h, x):
             new = jnp.tanh(x @ p['W'] + (h @ p['R'] if gates else 0))
@@ -287,8 +290,9 @@ class Numbers:
             for name in true:
                 size = max(np.abs(a).max() for a in true.values()) * share
                 error = np.abs(found[name] - share * true[name]).max() / max(size, 1e-3)
-                assert error < 1e-9, f'{name}: {error:.1e}'
-                tally.measure('error beside bad numbers', error)
+                assert error < allowed, f'{name}: {error:.1e}'
+                if 'trace_dtype' not in options:
+                    tally.measure('error beside bad numbers', error)
             assert int(carry.skipped) == bad.sum() and np.isfinite(losses).all()
             assert np.isfinite(carry.state).all()
             self.masked(tally, run, plain, spoilt, targets, bad)
