@@ -82,7 +82,8 @@ results: .venv/ready
 # The property tests with many more programs: make fuzz PROGRAMS=20000
 PROGRAMS ?= 5000
 fuzz: .venv/ready
-	BRAINTRACE_PROGRAMS=$(PROGRAMS) $(BIN)/pytest -n 2 tests/graph/test_influence.py tests/engine/test_window.py
+	BRAINTRACE_PROGRAMS=$(PROGRAMS) $(BIN)/pytest -n 2 tests/graph/test_influence.py tests/engine/test_window.py \
+		tests/learn/test_exactness.py
 
 # Everything that may go wrong in a long run, for an hour: make soak MINUTES=60 SEED=1
 MINUTES ?= 60

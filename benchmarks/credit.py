@@ -10,7 +10,7 @@ import warnings
 import brainstate
 import jax
 import numpy as np
-from models import Net
+from models import LeakyNet, Net
 from rules import flat
 from worker import LINEAR, OURS, bptt_grad, say
 
@@ -19,7 +19,7 @@ import braintrace
 warnings.simplefilter('ignore')
 brainstate.environ.set(precision=64)
 INPUTS, UNITS, BATCH, STEPS, OUTPUTS = SHAPE = 4, 8, 3, 24, 2
-NETS = 3
+NETS = 10
 RULES = {
     'D_RTRL': {},
     'pp_prop': {'decay_or_rank': 0.9},
@@ -30,6 +30,8 @@ RULES = {
     'SnAp, n 1': {'n': 1},
     'SnAp, n 2': {'n': 2},
 }
+LEAKY = ', leaky read-out'
+FILTER = {'EProp': {}, 'EProp, kappa 0.9': {'kappa_filter_decay': LeakyNet.leak}}
 BEYOND = {'HybridDimVjpAlgorithm': {'decay_or_rank': 0.9}, 'RTRL': {}}
 
 
@@ -56,7 +58,8 @@ def loss(out, y):
 
 
 def new_net(cell):
-    return Net(cell, LINEAR, INPUTS, UNITS, OUTPUTS)
+    kind = LeakyNet if cell.endswith(LEAKY) else Net
+    return kind(cell.removesuffix(LEAKY), LINEAR, INPUTS, UNITS, OUTPUTS)
 
 
 @functools.cache
@@ -110,8 +113,11 @@ def measure(cell, rule, options, window):
 
 
 if __name__ == '__main__':
-    for cell in ('rnn', 'gru', 'lstm'):
-        for rule, options in ({**RULES, **BEYOND} if OURS else RULES).items():
+    dense, rules = ('rnn', 'gru', 'lstm'), {**RULES, **BEYOND} if OURS else RULES
+    cases = dict.fromkeys(dense, rules)
+    cases |= {cell + LEAKY: FILTER for cell in ('leaky units', *dense)}
+    for cell, rules in cases.items():
+        for rule, options in rules.items():
             for window in (1, 4):
                 row = dict(cell=cell, shape=SHAPE[:4], rule=rule, window=window)
                 say(**row, errors=measure(cell, rule, options, window))

@@ -109,7 +109,22 @@ class LIF(brainstate.nn.Module):
         return spike(self.v.value - 0.5)
 
 
-CELLS = {'rnn': RNN, 'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF}
+class Leaky(brainstate.nn.Module):
+    """Units that keep of themselves, and do not see each other."""
+
+    def __init__(self, linear, n_in, n):
+        super().__init__()
+        self.n, self.W = n, linear(n_in, n)
+
+    def init_state(self, batch_size=None, **kw):
+        self.h = brainstate.HiddenState(jnp.zeros((batch_size, self.n)))
+
+    def update(self, x):
+        self.h.value = jnp.tanh(0.8 * self.h.value + self.W(x))
+        return self.h.value
+
+
+CELLS = {'rnn': RNN, 'gru': GRU, 'lstm': LSTM, 'alif': ALIF, 'lif': LIF, 'leaky units': Leaky}
 FUSED = {'fused gru': 'FusedGRUCell', 'fused lstm': 'FusedLSTMCell'}  # of ours only
 
 
@@ -126,6 +141,19 @@ class Net(brainstate.nn.Module):
 
     def update(self, x):
         return self.out(self.cell(x))
+
+
+class LeakyNet(Net):
+    """A cell by name and a read-out that leaks."""
+
+    leak = 0.9
+
+    def init_state(self, batch_size=None, **kw):
+        self.y = brainstate.HiddenState(jnp.zeros((batch_size, self.out.out_size[-1])))
+
+    def update(self, x):
+        self.y.value = self.leak * self.y.value + super().update(x)
+        return self.y.value
 
 
 def data(shape, n_out=CLASSES):

@@ -14,6 +14,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 from by_hand import pp_prop
+from limits import measure, work_of
 from models import CASES, Net, data, loss
 
 import braintrace
@@ -52,6 +53,21 @@ def driver(cell, rule, shape, options):
         return learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options)
 
     return learner, lambda: jax.tree.leaves(grad(xs, ys))
+
+
+def least_work(cell, rule, shape, options):
+    """What the gradient of a sequence has to do, for `limits`: the products of its program, and its
+    traces, read and written in each block."""
+    xs, ys = data(shape)
+    learner, _ = driver(cell, rule, shape, options)
+
+    def grad(xs, ys):
+        return learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options)
+
+    program, _ = brainstate.transform.make_jaxpr(grad)(xs, ys)
+    memory = learner.report.memory
+    blocks = 0 if options.get('fresh') else -(-shape[3] // memory['block_steps'])
+    return work_of(program, 2 * blocks * memory['trace_bytes'])
 
 
 def sequence(cell, rule, shape, options, again=3):
@@ -301,10 +317,14 @@ def first_gradient(number):
 
 
 def main():
+    machine = measure()
+    say(case='machine', **machine._asdict())
     for name, cell, rule, shape, options in CASES:
         first, ms = sequence(cell, rule, shape, options)
         say(case=name, cell=cell, shape=shape, first=first, ms=ms)
         if OURS:
+            least, bound = least_work(cell, rule, shape, options).least(machine)
+            say(case='limit', of=name, cell=cell, shape=shape, ms=least, bound=bound)
             first, ms = bptt(cell, shape)
             say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
     if OURS:

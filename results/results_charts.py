@@ -45,14 +45,18 @@ def matching(found):
             left.plot(run['at'], accuracy, color=COLOURS[rule], linewidth=0.6, alpha=0.5)
         left.plot(run['at'], np.mean(run['validation'], 0), color=COLOURS[rule], label=NAMES[rule])
     left.axhline(0.95, color='grey', linestyle=':')
-    left.text(0, 0.955, ' published criterion, 0.95', fontsize=8, color='grey')
+    last = found['runs']['bptt']['at'][-1]
+    left.text(last, 0.94, 'published criterion', fontsize=8, color='grey', ha='right', va='top')
     left.set(xlabel='updates', ylabel='validation accuracy', title='Delayed match to sample, GIF')
     left.legend()
     for rule, sizes in found['memory'].items():
         megabytes = np.array(sizes) / 1e6
         right.plot(found['delays'], megabytes, 'o-', color=COLOURS[rule], label=NAMES[rule])
     right.set(xlabel='delay, steps', ylabel='MB of one gradient', title='Memory over the delay')
-    right.set(xscale='log', yscale='log')
+    right.set(xscale='log', yscale='log', xticks=found['delays'], yticks=[5, 10, 20, 50])
+    right.minorticks_off()
+    for axis in (right.xaxis, right.yaxis):
+        axis.set_major_formatter('{x:g}')
     right.legend()
     return figure
 
@@ -90,7 +94,7 @@ def cosines(found):
         axes.bar(at, mean, width, yerr=spread, color=colour, label=label, error_kw={'lw': 0.8})
     axes.set_xticks(np.arange(len(networks)), networks)
     axes.set(ylabel='cosine with BPTT', title='Gradient of the recurrent layer')
-    axes.legend(ncols=len(rules), fontsize=7, loc='lower center')
+    axes.legend(ncols=len(rules), fontsize=7, loc='upper center', bbox_to_anchor=(0.5, -0.1))
     return figure
 
 

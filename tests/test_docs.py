@@ -4,6 +4,8 @@ snippets run as doctests."""
 import pathlib
 import re
 
+import jax
+
 import braintrace
 from braintrace.rules.registry import BY_NAME
 
@@ -58,3 +60,16 @@ def test_every_page_is_in_a_toctree():
             for p in [*index.parent.glob('*.md'), *index.parent.glob('*/index.md')]
         } - {'index'}
         assert listed == there, index
+
+
+def test_the_picture_of_a_gru_is_what_its_page_draws():
+    block = re.search(r'```python\n(.*?)```', (DOCS / 'pictures.md').read_text(), re.S)[1]
+    lines = [line[4:] for line in block.splitlines() if line[:4] in ('>>> ', '... ')]
+    made, double = {}, jax.config.jax_enable_x64
+    jax.config.update('jax_enable_x64', False)
+    try:
+        exec(compile('\n'.join(lines[:-1]), 'cell.py', 'exec'), made)  # all but the saving
+        drawn = made['learner'].report.draw().svg()
+    finally:
+        jax.config.update('jax_enable_x64', double)
+    assert drawn == (DOCS / 'pictures' / 'gru.svg').read_text(), 'write `drawn` there'

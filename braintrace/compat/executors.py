@@ -13,6 +13,7 @@ from .._jax import Atom, Literal, Var, new_jaxpr, run_jaxpr
 from ..frontends import brainstate as frontend
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.data import first_step
+from ..rules.carrier import MULTI_STEP, SINGLE_STEP, check_vjp_method
 from ..show.report import CompilationReport
 from .compiler import compile_etrace_graph
 from .hidden_group import HiddenGroup
@@ -122,21 +123,18 @@ class ETraceVjpGraphExecutor(ETraceGraphExecutor):
         super().__init__(
             model, include_recurrent_mixing, sparse_n, snap_max_jacobian_elements, control_flow
         )
-        if vjp_method not in ('single-step', 'multi-step'):
-            raise AssertionError(
-                f"`vjp_method` must be 'single-step' or 'multi-step', got {vjp_method!r}."
-            )
+        check_vjp_method(vjp_method)
         self.vjp_method, self._full = vjp_method, full_jacobian
 
     @property
     def is_single_step_vjp(self) -> bool:
         """Whether `vjp_method` is 'single-step'."""
-        return self.vjp_method == 'single-step'
+        return self.vjp_method == SINGLE_STEP
 
     @property
     def is_multi_step_vjp(self) -> bool:
         """Whether `vjp_method` is 'multi-step'."""
-        return self.vjp_method == 'multi-step'
+        return self.vjp_method == MULTI_STEP
 
     def solve_h2w_h2h_jacobian(
         self, *args: Any, etrace_stepper: Any = None, init_etrace: Any = None

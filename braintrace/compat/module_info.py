@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -112,18 +112,8 @@ def module_info(
 ) -> ModuleInfo:
     """The published record of a traced step."""
     step, held = traced.step, traced.held
-    olds = {
-        PARAM: iter(step.param_vars),
-        HIDDEN: iter(step.hidden_vars),
-        OTHER: iter(step.other_vars),
-    }
-    news: dict[str, Iterator[Atom]] = {
-        PARAM: iter(step.param_vars),
-        HIDDEN: iter(step.hidden_outs),
-        OTHER: iter(step.other_outs),
-    }
-    ins = [_like(h, olds) for h in held]
-    outs = [_like(h, news) for h in held]
+    ins = _in_states(held, step.param_vars, step.hidden_vars, step.other_vars)
+    outs = _in_states(held, step.param_vars, step.hidden_outs, step.other_outs)
     states_in, states_out = jax.tree.leaves(ins), jax.tree.leaves(outs)
     program = new_jaxpr(
         [*step.captured_vars, *step.input_vars, *states_in],
@@ -163,6 +153,13 @@ def module_info(
     )
 
 
-def _like(h: Held, variables: Mapping[str, Iterator[Any]]) -> Any:
-    """The next variables of a state's role, in the form of its value."""
-    return jax.tree.map(lambda _: next(variables[h.role]), h.holder.value)
+def _in_states(
+    held: Sequence[Held], params: Sequence[Atom], hidden: Sequence[Atom], other: Sequence[Atom]
+) -> list[Any]:
+    """The variables of each state, in the form of its value, from those of each role in order."""
+    rest = {PARAM: iter(params), HIDDEN: iter(hidden), OTHER: iter(other)}
+    states = []
+    for h in held:
+        leaves, form = jax.tree.flatten(h.holder.value)
+        states.append(jax.tree.unflatten(form, [next(rest[h.role]) for _ in leaves]))
+    return states

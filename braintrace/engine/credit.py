@@ -8,10 +8,11 @@ windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from .._jax import Var, is_float
 from .evaluate import Overrides, Track, combine, evaluate, floats_of, hold
@@ -138,15 +139,40 @@ def of_new_state(
     for family in [step.hidden_outs] if together else families:
         mine = {i: v for i, v in enumerate(step.hidden_outs) if v in family and is_float(v)}
         if mine:
-            pull = _pull_to_new(window, mine, feedback, {i: signals[i] for i in mine})
-            for i, credit in pull(list(cotangents))[0].items():
+            pull = _pull_to_new(window, mine, feedback)
+            for i, credit in pull(list(cotangents)).items():
                 signals[i] = credit
     return signals
 
 
-def _pull_to_new(window: Window, leaves: dict[int, Var], feedback: Feedback, zeros: dict):
-    """From credit of the graded outputs to that of these new hidden leaves, which do not see each
-    other move."""
+def through_readers(
+    window: Window, readers: Mapping[int, Any], feedback: Feedback = NO_FEEDBACK
+) -> list[Any]:
+    """Credit of each new hidden leaf by way of others that read it in the same step, with the rest
+    of its group held fixed.
+
+    Args:
+        window: the step is its first.
+        readers: the credit of those that read, by number.
+        feedback: weights that credit goes back through.
+    """
+    first, step = window.step(0), window.program.step
+    through = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in step.hidden_outs]
+    numbered = [(i, v) for i, v in enumerate(step.hidden_outs) if i not in readers and is_float(v)]
+    for group in window.layout.graph.groups:
+        mine = {i: v for i, v in numbered if v in group.outvars}
+        if mine:
+            pull = _pull_to_new(first, mine, feedback, [step.hidden_outs[i] for i in readers])
+            for i, credit in pull([a[None] for a in readers.values()]).items():
+                through[i] = credit[0]
+    return through
+
+
+def _pull_to_new(
+    window: Window, leaves: dict[int, Var], feedback: Feedback, seen: Sequence[Var] | None = None
+) -> Callable[[list[Any]], dict[int, Any]]:
+    """From credit of what is `seen`, the graded outputs by default, to that of these new hidden
+    leaves, which do not see each other move."""
     program, step = window.program, window.program.step
 
     def outputs(moved):
@@ -157,11 +183,15 @@ def _pull_to_new(window: Window, leaves: dict[int, Var], feedback: Feedback, zer
                 overrides=Overrides(known=known, feedback=feedback),
             )
             values = evaluate(program, window.at(moment), track, Overrides(known=known))
+            if seen is not None:
+                return values.on_track(seen)
             return program.graded(values.on_track(step.outs), values.on_track(step.hidden_outs))
 
         return window.over_steps(one, moved)
 
-    return jax.vjp(outputs, zeros)[1]
+    zeros = dict(zip(leaves, window.zeros_at([*leaves.values()]), strict=True))
+    _, pull = jax.vjp(outputs, zeros)
+    return lambda credit: pull(credit)[0]
 
 
 def from_signals(window: Window, signals: Sequence[Any]) -> tuple[list[Any], list[Any]]:

@@ -167,7 +167,7 @@ class Checkpoints:
 
 
 class _More:
-    """What belongs to a run besides its learner: who holds what, by name."""
+    """What belongs to a run besides its learner: `trees` of arrays by name, and who holds them."""
 
     def __init__(self, more: Mapping[str, Any]):
         self._more = more
@@ -219,6 +219,7 @@ class _More:
 
 
 def _plain(state: Any) -> Any:
+    """The state of a generator of numpy with numbers and lists in the place of arrays."""
     if isinstance(state, dict):
         return {k: _plain(v) for k, v in state.items()}
     return state.tolist() if isinstance(state, np.ndarray | np.generic) else state

@@ -23,6 +23,7 @@ from ..graph.compile import Graph
 from ..rules.registry import find_rule
 from .core import BUDGET, Core, core_of
 from .exactness import exactness
+from .sizes import number_of_bytes
 from .trace_bytes import bytes_of_parameters
 
 MOST_STEPS_AHEAD = 8  # the largest n of snap that is tried
@@ -98,7 +99,7 @@ def default_budget() -> int:
 
 def choose(
     graph: Graph,
-    budget: int | None = None,
+    budget: float | str | None = None,
     options: Mapping[str, Any] | None = None,
     vjp_method: str | None = None,
     grade_hidden: bool = False,
@@ -112,9 +113,7 @@ def choose(
         vjp_method: the kind of credit, the usual one of each rule by default.
         grade_hidden: whether credit comes from the new hidden states too.
     """
-    budget = default_budget() if budget is None else budget
-    if isinstance(budget, bool) or not hasattr(budget, '__index__') or budget < 1:
-        raise ValueError(f'`memory_budget` must be a number of bytes, got {budget!r}.')
+    budget = default_budget() if budget is None else number_of_bytes('memory_budget', budget, 1)
     given = dict(options or {})
     _check_options(given)
     looked = list(_Look(graph, budget, given, vjp_method, grade_hidden).candidates())

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..engine.blocks import MOST_STEPS, in_blocks, pick_window
+from ..engine.credit import through_readers
 from ..engine.program import Program
 from ..engine.window import Cotangents, Window
 from ..graph.compile import Graph, without_large_traces
@@ -220,8 +221,16 @@ class Core:
         hidden = self.signal.entry(window, cotangents, pulled.hidden, carried.traces)
         given = Contribution()
         if not block.alone:
-            given_weights = window.given.captured, window.params
-            entry = Entry(hidden, pulled.other, carried.steps, *given_weights, window.ops)
+            feedback = self.signal.feedback(window, carried.traces)
+            entry = Entry(
+                hidden,
+                pulled.other,
+                carried.steps,
+                window.given.captured,
+                window.params,
+                window.ops,
+                partial(through_readers, window, feedback=feedback),
+            )
             given = self.carrier.read(own, entry)
         traces = self.carrier.advance(own, window) if keep else None
         params = add(pulled.params, self.signal.beyond(window, extra))

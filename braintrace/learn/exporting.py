@@ -166,20 +166,30 @@ def unwrapped(inputs: tuple) -> tuple[tuple, bool]:
     return tuple(x.data if is_wrapped(x) else x for x in inputs), blocks == {True}
 
 
-def step_of(learner: Any, count: int, loss_fn: Callable | None, several: bool) -> Step:
-    """A step, or several, of a learner whose step takes `count` inputs; `out` is what the model
+def with_time(inputs: tuple, several: bool) -> tuple:
+    """The inputs as a block: those of one step get an axis of time."""
+    return inputs if several else jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+
+
+def without_time(outs: Any, several: bool) -> Any:
+    """What a block gave; of one step it is without the axis of time."""
+    return outs if several else first_of(outs)
+
+
+def step_of(learner: Any, loss_fn: Callable | None, several: bool) -> Step:
+    """A step of a learner of a plain function, or a block of several; `out` is what the model
     gives, or with a loss `(grads, loss)`."""
+    count = len(learner.example[2])
 
     def step(plain: Plain, *inputs: Any) -> tuple[Plain, Any]:
-        if not several:
-            inputs = jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+        inputs = with_time(inputs, several)
         params, carry, more = plain
         xs = inputs[0] if count == 1 else inputs[:count]
         if loss_fn is None:
             out, carry = learner.evolve(params, carry, xs)
-            return Plain(params, carry, more), out if several else first_of(out)
+            return Plain(params, carry, more), without_time(out, several)
         (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:])
-        return Plain(params, carry, more), (grads, loss if several else loss[0])
+        return Plain(params, carry, more), (grads, without_time(loss, several))
 
     return step
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from ..frontends.base import PARAM, Held
 from ..step import dotted
-from .exporting import check_for_any_batch, write, write_for_any_batch
+from .exporting import check_for_any_batch, with_time, without_time, write, write_for_any_batch
 from .options import first_of
 from .saving import arrays_of, memory_of, memory_parts, traced_with
 from .stateful import CompiledModel, Learning, compile_step, nothing_learned
@@ -87,13 +87,12 @@ def streamed(learner: Any, step_fn: Callable | None, several: bool) -> Callable:
     with `step_fn` `(grads, loss)`."""
 
     def f(*inputs: Any) -> Any:
-        if not several:
-            inputs = jax.tree.map(lambda a: jnp.asarray(a)[None], inputs)
+        inputs = with_time(inputs, several)
         if step_fn is None:
             outs = learner.etrace_evolve(*inputs, return_outputs=True)
-            return outs if several else first_of(outs)
+            return without_time(outs, several)
         grads, loss = learner.etrace_grad(*inputs, step_fn=step_fn, return_value=True)
-        return grads, loss if several else loss[0]
+        return grads, without_time(loss, several)
 
     return f
 

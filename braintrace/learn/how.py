@@ -9,12 +9,12 @@ from typing import Any
 from ..graph.compile import Graph
 from ..graph.flatten import ControlFlowPolicy
 from ..rules.changed import OnTraces
-from ..rules.options import count
 from ..rules.registry import rule_of
 from ..rules.rule import Rule
 from .choice import Choice, choose
 from .core import BUDGET, KEEP
 from .nonfinite import check_policy
+from .sizes import number_of_bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,7 @@ def how_to_learn(
     vjp_method: str | None = None,
     policy: ControlFlowPolicy | None = None,
     traced: Any = 'all',
-    budget: int | None = None,
+    budget: float | str | None = None,
     nonfinite: str = KEEP,
     on_traces: OnTraces | None = None,
     choice: Choice | None = None,
@@ -57,7 +57,7 @@ def how_to_learn(
             "`trace` must be 'all', 'marked', or a function of a parameter's path that says "
             f'whether it may have a trace, got {traced!r}.'
         )
-    budget = BUDGET if budget is None else count('memory_budget', budget)
+    budget = BUDGET if budget is None else number_of_bytes('memory_budget', budget, 1)
     if on_traces is not None and not callable(on_traces):
         raise TypeError(
             f'`on_traces` must be a function of the traces, got {type(on_traces).__name__}.'
@@ -71,7 +71,7 @@ def how_to_learn_best(
     *,
     vjp_method: str | None = None,
     policy: ControlFlowPolicy | None = None,
-    budget: int | None = None,
+    budget: float | str | None = None,
     **more: Any,
 ) -> How:
     """How to learn a model whose rule is left to the compiler; `graph_of` gives its graph. The rest

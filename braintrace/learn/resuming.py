@@ -44,7 +44,8 @@ def learn_and_save(
     def cut(start):
         return jax.tree.map(lambda a: jnp.asarray(a)[start : start + piece], data)
 
-    run, rest = (learning.framework.compiled(one, learning.held) for _ in range(2))
+    run = learning.framework.compiled(one, learning.held)
+    run_last = learning.framework.compiled(one, learning.held)  # of another length, if any
     known = {id(holder) for holder in kept}
     others = [s for s in run.states(*cut(0)) if id(s) not in known]
     more: dict[str, Any] = {f'met_{i}': s for i, s in enumerate(others)}
@@ -54,8 +55,8 @@ def learn_and_save(
     done = checkpoints.restore(learner, **more, so_far=so_far) or 0
     for start in range(done, length, piece):
         end = min(start + piece, length)
-        run_piece = run if end == start + piece else rest
-        new = run_piece(*cut(start))
+        run_here = run if end == start + piece else run_last
+        new = run_here(*cut(start))
         so_far['losses'] = so_far['losses'].at[start:end].set(new)
         checkpoints.save(end, learner, **more, so_far=so_far)
     checkpoints.wait()

@@ -11,7 +11,8 @@ import dataclasses
 import enum
 import json
 import sys
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -52,14 +53,15 @@ class _Entry(NamedTuple):
 
 
 def _entries(trees: Mapping[str, Any]) -> list[_Entry]:
-    met: dict[str, int] = {}
+    times: Counter[str] = Counter()
     entries = []
     for root, tree in trees.items():
         for keys, part in jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_quantity):
             name = dotted([root, *[_key(k) for k in keys]])
             unit = str(part.unit) if _is_quantity(part) else ''
             for leaf in jax.tree.leaves(part):
-                met[name] = again = met.get(name, -1) + 1
+                again = times[name]
+                times[name] += 1
                 entries.append(_Entry(f'{name}#{again}' if again else name, leaf, unit))
     return entries
 
@@ -86,18 +88,24 @@ def types_of(trees: Mapping[str, Any]) -> dict[str, str]:
 
 def with_arrays(trees: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Trees of the same structure with other leaves, placed on devices as these are."""
-    new = iter([_like(leaf, arrays[name]) for name, leaf, _ in _entries(trees)])
-    return {root: jax.tree.map(lambda _: next(new), tree) for root, tree in trees.items()}
+    return _with_leaves(trees, arrays, _like)
 
 
 def traced_with(trees: Mapping[str, Any], arrays: Mapping[str, Any]) -> dict[str, Any]:
     """As `with_arrays`, for arrays that are traced: wherever they lie."""
-    entries = _entries(trees)
-    new = iter([_unstored(leaf, arrays[name]) for name, leaf, _ in entries])
+    return _with_leaves(trees, arrays, _unstored)
+
+
+def _with_leaves(
+    trees: Mapping[str, Any], arrays: Mapping[str, Any], restored: Callable[[Any, Any], Any]
+) -> dict[str, Any]:
+    """Trees of the same structure, whose leaves are `restored(old leaf, stored array)`."""
+    new = iter([restored(leaf, arrays[name]) for name, leaf, _ in _entries(trees)])
     return {root: jax.tree.map(lambda _: next(new), tree) for root, tree in trees.items()}
 
 
 def _unstored(old: Any, new: Any) -> Any:
+    """A stored array as the old leaf was: as it is, or as random keys."""
     if not _is_key(old):
         return new
     return jax.random.wrap_key_data(new, impl=jax.random.key_impl(old))
@@ -145,9 +153,13 @@ def describe(how: How, types: Mapping[str, str]) -> str:
         'credit': 'single-step' if how.single_step else 'multi-step',
         'trace': _told(how.traced),
     }
-    version = sys.modules[__name__.split('.')[0]].__version__  # type: ignore[attr-defined]
-    about = {'braintrace': version, 'format': FORMAT, **said, 'arrays': dict(types)}
+    about = {'braintrace': _version(), 'format': FORMAT, **said, 'arrays': dict(types)}
     return json.dumps(about, indent=1)
+
+
+def _version() -> str:
+    """Of this package, which stands above this room and cannot be imported from here."""
+    return sys.modules[__name__.split('.')[0]].__version__  # type: ignore[attr-defined]
 
 
 def _told(value: Any) -> Any:
@@ -178,15 +190,13 @@ def check_trees(trees: Mapping[str, Any], types: Mapping[str, str]) -> None:
         raise ValueError(f'What was saved does not fit: {difference}.')
 
 
-def check(name: str, here: str, there: str, how: How) -> None:
+def check_about(name: str, here: str, there: str, how: How) -> None:
     """Refuse arrays that are described by the text `there` in a learner described by `here`,
     naming the first difference."""
     mine, its = json.loads(here), _read(name, there)
-    for part, value in mine.items():
-        if part in ('braintrace', 'format', 'arrays', 'options'):
-            continue
-        if its.get(part) != value:
-            _refuse(name, its, f'its {part} is {its.get(part)!r}, here it is {value!r}')
+    for part in ('rule', 'credit', 'trace'):
+        if its.get(part) != mine[part]:
+            _refuse(name, its, f'its {part} is {its.get(part)!r}, here it is {mine[part]!r}')
     _check_options(name, mine['options'], its, how)
     difference = first_difference(mine['arrays'], its['arrays'])
     if difference:
@@ -238,21 +248,18 @@ def _refuse(name: str, its: Mapping, difference: str) -> None:
 def check_carry(wanted: Any, carry: Any) -> None:
     """Refuse a carry (a named tuple with `traces` and other trees) whose arrays are not of the
     wanted types, naming the first difference."""
-    _check_types(_parts(wanted), _parts(carry))
-
-
-def _parts(carry: Any) -> dict[str, Any]:
-    parts = carry._asdict()
-    return parts | {f'trace/{name}': a for name, a in parts.pop('traces').items()}
-
-
-def _check_types(wanted: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    difference = first_difference(types_of(wanted), types_of(given))
+    difference = first_difference(types_of(_parts(wanted)), types_of(_parts(carry)))
     if difference:
         raise ValueError(
             f'`carry` does not fit this learner: {difference}. It is of another model, rule or '
             'batch size: make a new one with `init(params, state)`.'
         )
+
+
+def _parts(carry: Any) -> dict[str, Any]:
+    """A carry as named trees."""
+    parts = carry._asdict()
+    return parts | {f'trace/{name}': a for name, a in parts.pop('traces').items()}
 
 
 # ---- learners of models that hold their states ----
@@ -275,11 +282,10 @@ def restore_snapshot(
     not fit."""
     arrays, about = snapshot
     now, trees = take_snapshot(learning, compiled, more)
-    check('snapshot', now.about, about, learning.how)
-    missing = [name for name in trees if name.startswith(f'{OWN}/') and name not in arrays]
-    first = nothing_learned(compiled)
-    arrays = {**arrays, **{name: first[name.removeprefix(f'{OWN}/')] for name in missing}}
-    new = with_arrays(trees, _checked(now.arrays, arrays))
+    check_about('snapshot', now.about, about, learning.how)
+    at_first = memory_parts(nothing_learned(compiled))
+    counters = {name: value for name, value in at_first.items() if name.startswith(f'{OWN}/')}
+    new = with_arrays(trees, _checked(now.arrays, {**counters, **arrays}))
     for name, held in holders(learning, compiled, more).items():
         held.write(new[name])
     learning.memory.value = memory_of(new)

@@ -14,20 +14,72 @@ from .core import Core
 
 
 @contextlib.contextmanager
-def explained(state: Any, inputs: Any, remedy: str) -> Iterator[None]:
-    """Inside, a step that fails because state and inputs count different samples says so; one that
-    fails for another reason says what it was given."""
+def explained(
+    state: Any, inputs: Sequence[Any], remedy: str, known: Sequence[Any] = ()
+) -> Iterator[None]:
+    """Inside, a step that fails because of the shapes that it is given says so; one that fails for
+    another reason says what it was given.
+
+    Args:
+        state: the hidden state.
+        inputs: what else the step takes, with the targets of a loss behind.
+        remedy: for state and inputs that count different samples.
+        known: the state and the inputs that a learner was compiled for.
+    """
     try:
         yield
     except (TypeError, ValueError) as error:
-        of_state, of_inputs = _leading(state), _leading(inputs)
-        if not of_state or not of_inputs or of_state & of_inputs:
+        names = ['state', *[f'xs[{i}]' if len(known) > 2 else 'xs' for i in range(len(inputs))]]
+        for name, given, like in zip(names, (state, *inputs), known, strict=False):
+            if not _alike_but_for_samples(given, like):
+                raise ValueError(
+                    f'`{name}` is {told(given)} in one step, and the learner was compiled for '
+                    f'{told(like)}. Only the number of samples may differ.'
+                ) from error
+        of_state = _leading(state)
+        of_others = set[int]().union(
+            *[_leading(a) for a in inputs if of_state.isdisjoint(_leading(a))]
+        )
+        if not of_state or not of_others:
             error.add_note(f'The step has {told(inputs)} as inputs and {told(state)} as state.')
             raise
         raise ValueError(
             f'The step fails for {told(inputs)} as inputs and {told(state)} as state: the number '
-            f'of samples differs, {_list(of_inputs)} and {_list(of_state)}. {remedy}'
+            f'of samples differs, {_list(of_others)} and {_list(of_state)}. {remedy}'
         ) from error
+
+
+@contextlib.contextmanager
+def explained_order(step: Callable, params: Any, state: Any, inputs: tuple) -> Iterator[None]:
+    """Inside, a step that fails because state and input were exchanged says so."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        apart = len(inputs) == 1 and not same_shapes(inputs[0], state)
+        if not apart or not _runs(step, params, inputs[0], state):
+            raise
+        raise ValueError(
+            f'`compile(step, rule, params, state, *inputs)`: the step fails for `state` '
+            f'{told(state)} and the input {told(inputs)}, and runs with the two exchanged. The '
+            'state comes first.'
+        ) from error
+
+
+def _runs(step: Callable, params: Any, state: Any, x: Any) -> bool:
+    """Whether a step takes this state and input, and gives such a state."""
+    try:
+        new, _ = jax.eval_shape(lambda state, x: step(params, state, x), state, x)
+        return same_shapes(new, state)
+    except Exception:  # whatever a function of the user raises
+        return False
+
+
+def _alike_but_for_samples(given: Any, like: Any) -> bool:
+    """Whether two trees differ in the first axis of their arrays at most, which one of them may not
+    have."""
+    pairs = zip(jax.tree.leaves(given), jax.tree.leaves(like), strict=False)
+    shapes = [(jnp.shape(a), jnp.shape(b)) for a, b in pairs]
+    return all(a[1:] in (b[1:], b) for a, b in shapes)
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ from .cells import (
     FusedGRUCell,
     FusedLSTMCell,
     GRUCell,
-    LRUCell,
     LSTMCell,
     MGUCell,
     MiniGRU,
@@ -23,6 +22,7 @@ from .cells import (
 from .conv import Conv1d, Conv2d, Conv3d
 from .embedding import Embedding
 from .linear import GroupedLinear, Linear, LoRA, ScaledWSLinear, SignedWLinear, SparseLinear
+from .lru import LRUCell
 from .norm import BatchNorm0d, BatchNorm1d, BatchNorm2d, BatchNorm3d, GroupNorm, LayerNorm, RMSNorm
 from .readout import LeakyRateReadout, LeakySpikeReadout
 from .stack import Stack, stack

@@ -70,16 +70,26 @@ class Embedding(brainstate.nn.Embedding):  # type: ignore[misc]
 
         y = embedding(indices, self.weight.value, weight_fn=as_table)
         if self.max_norm is not None:
-            norm = jnp.linalg.norm(stop(_number(y)), self.norm_type, axis=-1, keepdims=True)
-            longest = _number(self.max_norm, u.get_unit(y))
-            y = y - stop(y * jnp.maximum(1 - longest / jnp.maximum(norm, 1e-12), 0))
+            y = y - stop(y * self._too_long(y))
         if self.padding_idx is not None:
             y = u.math.where((indices == self.padding_idx)[..., None], stop(y), y)
         if self.scale_grad_by_freq:
-            times = (indices.reshape(-1, 1) == indices.ravel()).sum(1)
-            share = 1 / times.reshape(*indices.shape, 1)
+            share = 1 / _times(indices)[..., None]
             y = share * y + stop((1 - share) * y)
         return y.reshape((*indices.shape, *self.embedding_size))
+
+    def _too_long(self, y: Any) -> jax.Array:
+        """The share by which each row is longer than `max_norm`, `(..., 1)`."""
+        rows = jax.lax.stop_gradient(_number(y))
+        norm = jnp.linalg.norm(rows, self.norm_type, axis=-1, keepdims=True)
+        longest = _number(self.max_norm, u.get_unit(y))
+        return jnp.maximum(1 - longest / jnp.maximum(norm, 1e-12), 0)
+
+
+def _times(indices: jax.Array) -> jax.Array:
+    """How often each index occurs among all."""
+    every = indices.ravel()
+    return (every[:, None] == every).sum(1).reshape(indices.shape)
 
 
 def _number(value: Any, unit: Any = None) -> Any:

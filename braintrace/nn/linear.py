@@ -217,10 +217,9 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         if B_init is not None or A_init is not None:
             if 'kernel_init' in kwargs:
                 raise TypeError('`LoRA`: give `kernel_init`, or `A_init` and `B_init`, not both.')
-            factors = iter(
-                [ZERO if B_init is None else B_init, lecun_normal if A_init is None else A_init]
+            kwargs['kernel_init'] = _one_after_another(
+                ZERO if B_init is None else B_init, lecun_normal if A_init is None else A_init
             )
-            kwargs['kernel_init'] = lambda shape: init.param(next(factors), shape)
         self.alpha = alpha
         super().__init__(in_features, lora_rank, out_features, base_module=base_module, **kwargs)
 
@@ -230,3 +229,13 @@ class LoRA(brainstate.nn.LoRA):  # type: ignore[misc]
         p = self.weight.value
         y = lora_matmul(x, p['lora_a'], p['lora_b'], alpha=self.alpha / p['lora_a'].shape[1])
         return y if self.base_module is None else y + self.base_module(x)
+
+
+def _one_after_another(*inits: Any) -> Callable:
+    """An initialiser that starts the first array in one way, the next in another."""
+    rest = iter(inits)
+
+    def draw(shape: tuple[int, ...]) -> Any:
+        return init.param(next(rest), shape)
+
+    return draw

@@ -32,7 +32,13 @@ from ..plan.layout import Layout
 
 Traces = dict[TraceKey, Any]
 
-SINGLE_STEP, MULTI_STEP = 'single-step', 'multi-step'
+SINGLE_STEP, MULTI_STEP = 'single-step', 'multi-step'  # the kinds of credit
+
+
+def check_vjp_method(method: str) -> None:
+    """Refuse what is no kind of credit."""
+    if method not in (SINGLE_STEP, MULTI_STEP):
+        raise ValueError(f"`vjp_method` must be 'single-step' or 'multi-step', got {method!r}.")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +65,8 @@ class Credit:
 class Entry:
     """Credit that arrives at a window's entry (multi-step): of the hidden leaves and of the states
     of other kinds (None where they are not float); the number of steps done before; captured values
-    and parameters; the op of each relation."""
+    and parameters; the op of each relation. `through` takes credit of some new hidden leaves, by
+    number, to that of the new hidden leaves that they read in the same step."""
 
     hidden: list[Any]
     other: list[Any]
@@ -67,6 +74,7 @@ class Entry:
     captured: Sequence[Any]
     params: Sequence[Any]
     ops: Sequence[Op]
+    through: Callable[[dict[int, Any]], list[Any]]
 
 
 @dataclass

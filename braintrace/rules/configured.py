@@ -12,7 +12,7 @@ from .d_rtrl import PositionWise
 from .eprop import Filtered
 from .making import everyone, fed_back, filtered
 from .pp_prop import Factorised
-from .rule import Rule, need_feedback_key
+from .rule import Rule
 from .signals import GRADIENT, Signal, guessed_future, modulator
 from .snap import SparseInfluence
 from .uoro import RankOne
@@ -46,7 +46,12 @@ def of_config(config: ETraceConfig) -> Rule:
         signal=partial(_signal_of_config, config),
         scope=partial(_scope_of_config, config),
         modulated=modulated,
+        config=partial(_itself, config),
     )
+
+
+def _itself(config: ETraceConfig, **options: Any) -> ETraceConfig:
+    return config
 
 
 def _carrier_class(config: ETraceConfig) -> type[Carrier]:
@@ -92,9 +97,7 @@ def _signal_of_config(
         return guessed_future(layout, guess)
     if kind == 'symmetric':
         return GRADIENT
-    options = {'feedback': 'square', 'random_feedback_key': random_feedback_key}
-    need_feedback_key(options)
-    return fed_back(layout, feedback_scale=0.1, **options)
+    return fed_back(layout, 'square', random_feedback_key, feedback_scale=0.1)
 
 
 def _scope_of_config(config: ETraceConfig, **options: Any) -> Scope:

@@ -10,6 +10,11 @@ membrane behind it). Over a block, by exchanging the sums,
 
 so that what the filter adds to the plain rule is a signal `S_k - s_k` of its own. A leaky read-out
 has its leak in its own trace and is not filtered.
+
+With multi-step credit a leaky read-out `y` is part of the window, and credit in it is exact. What
+the filter stands for is the influence that `y` has at the entry, `dy_a/dw = B . m_a` for
+`y_a = kappa y_{a-1} + B h_a`: credit of `y_a` goes back through B and meets the low-pass, that of
+`h_a` itself meets the trace. Without a read-out that leaks there is nothing to stand for.
 """
 
 from __future__ import annotations
@@ -62,8 +67,19 @@ class Filtered(BlockCarrier):
     @cached_property
     def _slots(self) -> list[Slot]:
         """The traces that have a low-pass."""
-        slots = self.inner.slots
-        return [s for s in slots if not self.layout.is_readout(s.group) and self._rows(s.group)]
+        slots, layout = self.inner.slots, self.layout
+        if layout.every_state and not self._read_outs:
+            return []
+        return [s for s in slots if not layout.is_readout(s.group) and self._rows(s.group)]
+
+    @cached_property
+    def _read_outs(self) -> list[int]:
+        """The hidden leaves of read-outs that remember, by number."""
+        layout = self.layout
+        groups = [
+            g for g in layout.units if layout.is_readout(g) and layout.graph.groups[g].carried
+        ]
+        return sorted({i for g in groups for i in layout.units[g].leaves})
 
     @property
     def _groups(self) -> list[int]:
@@ -178,8 +194,12 @@ class Filtered(BlockCarrier):
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         given = self.inner.read(traces, entry)
-        for s in self._slots:  # where there is a low-pass, credit meets it instead
-            met = self._low_part(s, traces, entry.hidden, entry.ops)
+        if not self._slots:
+            return given
+        through = entry.through({i: entry.hidden[i] for i in self._read_outs})
+        for s in self._slots:
+            lam = self._of_leaves(s.group, through, 0)
+            met = self._read(s, traces[s.key.of(KAPPA)], lam, entry.ops)
             given.weights[s.relation] = given.weights[s.relation] + met
         return given
 
@@ -209,7 +229,7 @@ class Filtered(BlockCarrier):
 
     def _stands_for_read_outs(self, relation: Relation, way: Passage) -> bool:
         """Whether the low-pass is that of the read-outs through which alone the units are seen."""
-        if not way.single_step or len(relation.groups) != 1:
+        if len(relation.groups) != 1:
             return False
         graph, [group] = self.layout.graph, relation.groups
         return are_seen_through_leaks(graph, group, relation.use.y, self.kappa, way.graded)

@@ -64,7 +64,7 @@ class Kronecker(Carrier):
             y, sample = _labels(u)
             dy = jnp.einsum(f'{sample}Z,Z{y}->{y}', lam, traces[u.key.of(A)])
             if u.op.axes.x is not None:
-                dy = spread_gradient(u.op, traces[u.key.of(U)][None], dy[None])
+                dy = u.op.to_weight(spread_gradient(u.op, traces[u.key.of(U)][None], dy[None]))
             weights.append(dy)
         return self.state.weights_to_params(weights, entry.captured, entry.params)
 

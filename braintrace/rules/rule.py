@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from ..plan.layout import Layout, Scope
-from .carrier import MULTI_STEP, SINGLE_STEP, Carrier
+from .carrier import SINGLE_STEP, Carrier, check_vjp_method
 from .config import ETraceConfig
 from .options import REQUIRED, checked
 from .signals import GRADIENT, Signal
@@ -71,17 +71,24 @@ class Rule:
             if value is REQUIRED:
                 raise TypeError(f'Rule {self.name!r} needs the option `{name}`.')
             settled[name] = checked(name, value)
-        if settled.get('feedback', 'symmetric') != 'symmetric':
-            need_feedback_key(settled)
+        self._check_feedback_key(settled)
         return settled
+
+    def _check_feedback_key(self, settled: Mapping[str, Any]) -> None:
+        if 'random_feedback_key' not in settled:
+            return
+        config = self.coordinates(settled)
+        fed_back = config is not None and config.learning_signal == 'random_feedback'
+        if fed_back and settled['random_feedback_key'] is None:
+            raise ValueError(
+                f'Rule {self.name!r} sends credit back through random weights here: it needs '
+                '`random_feedback_key`, a random key or a seed.'
+            )
 
     def is_single_step(self, vjp_method: str | None) -> bool:
         """Whether the credit of this kind, or the usual one, is single-step."""
         method = vjp_method or self.credits[0]
-        if method not in (SINGLE_STEP, MULTI_STEP):
-            raise AssertionError(
-                f"`vjp_method` must be 'single-step' or 'multi-step', got {method!r}."
-            )
+        check_vjp_method(method)
         if method not in self.credits and method == SINGLE_STEP:
             raise ValueError(
                 f'Rule {self.name!r} takes its credit inside windows: `vjp_method` must be '
@@ -119,8 +126,3 @@ class Rule:
                 f'Rule {self.name!r} takes no `modulator`: its signal comes from the loss. Use '
                 "'three_factor', or a configuration with learning_signal='modulatory'."
             )
-
-
-def need_feedback_key(options: Mapping[str, Any]) -> None:
-    if options['random_feedback_key'] is None:
-        raise ValueError(f'feedback={options["feedback"]!r} needs `random_feedback_key`.')

@@ -1,15 +1,16 @@
 """Learning signals: where the credit of a step comes from.
 
 The true gradient, the same through fixed random weights, an outside modulator, or a learned guess
-of what the future will say. A signal is four functions, each with the plain gradient as its
+of what the future will say. A signal is five functions, each with the plain gradient as its
 default:
 
     init(params)                                -> what it keeps beside the traces
     same_step(window, cotangents, kept, extra)  -> StepCredit, for single-step credit
     entry(window, cotangents, hidden, kept)     -> the credit of the entry, which meets the traces
+    feedback(window, kept)                      -> weights that credit goes back through
     beyond(window, extra)                       -> gradients by credit from beyond the window
 
-The last two are for multi-step credit.
+The last three are for multi-step credit.
 """
 
 from __future__ import annotations
@@ -81,6 +82,10 @@ def _as_it_arrives(
     return hidden
 
 
+def _own_weights(window: Window, kept: Traces) -> Feedback:
+    return NO_FEEDBACK
+
+
 def _nothing_beyond(window: Window, extra: Extra) -> list[Any] | None:
     return None
 
@@ -90,7 +95,7 @@ class Signal:
     """Where credit comes from: the gradient of the loss, unless a part of it is replaced.
 
     Args:
-        init, same_step, entry, beyond: see the head of this file.
+        init, same_step, entry, feedback, beyond: see the head of this file.
         linear: whether what it gives is linear in the cotangents.
     """
 
@@ -99,6 +104,7 @@ class Signal:
     entry: Callable[[Window, Sequence[Any], list[Any], Traces], list[Any]] = _as_it_arrives
     beyond: Callable[[Window, Extra], list[Any] | None] = _nothing_beyond
     linear: bool = False
+    feedback: Callable[[Window, Traces], Feedback] = _own_weights
 
     @property
     def is_gradient(self) -> bool:
@@ -136,7 +142,9 @@ def random_feedback(layout: Layout, key: Any, scale: float = 0.1, adaptive: bool
     product above a hidden state). They are kept as `feedback:<weight>`, and may be set. With
     `adaptive` what is kept is their difference to the weights, so that they change as those do."""
     weights = RandomWeights(layout, key, scale, adaptive)
-    return Signal(weights.init, weights.same_step, weights.entry, linear=True)
+    return Signal(
+        weights.init, weights.same_step, weights.entry, feedback=weights.feedback, linear=True
+    )
 
 
 @dataclass(frozen=True, eq=False)

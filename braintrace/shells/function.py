@@ -36,7 +36,14 @@ from ..learn.options import (
 )
 from ..learn.per_device import on_any_mesh, per_device
 from ..learn.records import Block, Run
-from ..learn.shapes import check_time, explained, inputs_for, refuse_others, same_shapes
+from ..learn.shapes import (
+    check_time,
+    explained,
+    explained_order,
+    inputs_for,
+    refuse_others,
+    same_shapes,
+)
 from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
@@ -78,7 +85,8 @@ class PureLearner(PlainRunMixin):
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
         control_flow: what to do with control flow inside a step.
-        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`, as a number or
+            as text ('10MB').
         nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
             gradient would not be finite after a step keeps those it had, adds nothing, and is
             counted in `carry.skipped`. With 'raise' an error says which it was, in which step.
@@ -109,7 +117,7 @@ class PureLearner(PlainRunMixin):
         vjp_method: str | None = None,
         trace: Any = 'all',
         control_flow: ControlFlowPolicy | None = None,
-        memory_budget: int | None = None,
+        memory_budget: float | str | None = None,
         nonfinite: str = KEEP,
         on_traces: Callable | None = None,
         **options: Any,
@@ -133,12 +141,13 @@ class PureLearner(PlainRunMixin):
             traced = trace_step(step, params, state, *inputs)
             return compile_step(traced.step, policy=policy, trace=trace)
 
-        if is_auto(rule):
-            self._how = how_to_learn_best(graph_of, options, **said)
-        else:
-            self._how = how_to_learn(rule, options, **said)
-        self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
-        compiled = self._compiled(None, params, state, inputs, ())
+        with explained_order(step, params, state, inputs):
+            if is_auto(rule):
+                self._how = how_to_learn_best(graph_of, options, **said)
+            else:
+                self._how = how_to_learn(rule, options, **said)
+            self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
+            compiled = self._compiled(None, params, state, inputs, ())
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
         if not leaves and jax.tree.leaves(params):
             raise ValueError(
@@ -197,7 +206,8 @@ class PureLearner(PlainRunMixin):
             f = self._step if loss_fn is None else program
             given = inputs if loss_fn is None else (inputs, targets)
             refuse_others(self._example.params, leaves, self._example.skeleton.names)
-            with explained(state, given, _REMEDY):
+            known = self._example.state, *self._example.inputs
+            with explained(state, (*inputs, *targets), _REMEDY, known):
                 traced = trace_step(f, params, state, *given)
             refuse_unused(traced.step, leaves)
             return compile_traced(traced, self._how, graded=None if loss_fn is None else (0,))

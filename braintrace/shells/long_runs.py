@@ -12,7 +12,7 @@ from ..frontends.base import holders_of
 from ..learn.exporting import unwrapped
 from ..learn.exporting_modules import ForEachSample, export_module, finish_of, streamed
 from ..learn.placing import BATCH, UNITS, automatic, place, put_on_devices
-from ..learn.saving import Snapshot, check, holders, restore_snapshot, take_snapshot
+from ..learn.saving import Snapshot, check_about, holders, restore_snapshot, take_snapshot
 from ..learn.stateful import CompiledModel, Example, Learning
 
 
@@ -80,7 +80,7 @@ class LongRunMixin:
         Args:
             about: of the snapshot.
         """
-        check('snapshot', self.snapshot().about, about, self._learning().how)
+        check_about('snapshot', self.snapshot().about, about, self._learning().how)
 
     # ---- elsewhere ----
 

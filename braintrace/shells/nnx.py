@@ -53,7 +53,8 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         control_flow: what to do with control flow inside a step.
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
-        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`, as a number or
+            as text ('10MB').
         nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
             gradient would not be finite after a step keeps those it had, adds nothing, and is
             counted in `skipped`. With 'raise' an error says which it was, in which step.
@@ -96,7 +97,7 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         vjp_method: str | None = None,
         control_flow: ControlFlowPolicy | None = None,
         trace: Any = 'all',
-        memory_budget: int = BUDGET,
+        memory_budget: float | str = BUDGET,
         nonfinite: str = KEEP,
         on_traces: Callable | None = None,
         choice: Choice | None = None,

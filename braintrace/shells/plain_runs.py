@@ -24,8 +24,7 @@ from ..learn.exporting import (
 )
 from ..learn.how import How
 from ..learn.placing import BATCH, UNITS, place
-from ..learn.saving import Snapshot, check_carry, describe
-from ..learn.saving import check as check_text
+from ..learn.saving import Snapshot, check_about, check_carry, describe
 
 
 class Carry(NamedTuple):
@@ -114,7 +113,7 @@ class PlainRunMixin:
         Args:
             about: of the snapshot.
         """
-        check_text('snapshot', self.snapshot().about, about, self.how)
+        check_about('snapshot', self.snapshot().about, about, self.how)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Refuse a snapshot of another learner; there is nothing to restore.
@@ -158,15 +157,16 @@ class PlainRunMixin:
         """
         self.check(carry)
         inputs, several = unwrapped(example_inputs)
-        count, finish = len(self.example[2]), finish_of(loss_fn, update, more is not None)
+        finish = finish_of(loss_fn, update, more is not None)
         if not any_batch:
-            step = step_of(self, count, loss_fn, several)
+            step = step_of(self, loss_fn, several)
             return export_plain(path, Plain(params, carry, more), step, finish, inputs)
         alone, carries = self._for_each_sample(params, carry)
-        step = step_of(alone, count, loss_fn, several)
-        finish = finish_of_samples(loss_fn, finish, int(several))
+        step = step_of(alone, loss_fn, several)
+        axis = 1 if several else 0
+        finish = finish_of_samples(loss_fn, finish, axis)
         plain = Plain(params, carries, more)
-        return export_for_any_batch(path, plain, step, finish, inputs, int(several))
+        return export_for_any_batch(path, plain, step, finish, inputs, axis)
 
     def _for_each_sample(self, params: Any, carry: Carry) -> tuple[Any, Carry]:
         """A learner of a batch of one, and the carries of all samples at the beginning, each state

@@ -44,7 +44,8 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         random_feedback_key: the random key (or seed) of the feedback weights, where there are any.
         trace: which weights may have a trace: 'all', 'marked', or a function of the parameter's
             path.
-        memory_budget: bytes that one block of steps may keep, for `window='auto'`.
+        memory_budget: bytes that one block of steps may keep, for `window='auto'`, as a number or
+            as text ('10MB').
         nonfinite: 'keep' takes numbers as they come. With 'skip' a sample whose state, trace or
             gradient would not be finite after a step keeps those it had, adds nothing, and is
             counted in `skipped`. With 'raise' an error says which state of which sample it was, in
@@ -67,7 +68,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
         random_feedback_key: Any = None,
         *,
         trace: Any = 'all',
-        memory_budget: int = BUDGET,
+        memory_budget: float | str = BUDGET,
         nonfinite: str = KEEP,
         on_traces: Any = None,
         choice: Any = None,
@@ -84,11 +85,6 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             self.rule = of_config(config)
         if random_feedback_key is not None:
             more['random_feedback_key'] = random_feedback_key
-        elif config is not None and config.learning_signal == 'random_feedback':
-            raise ValueError(
-                "A configuration with learning_signal='random_feedback' needs "
-                '`random_feedback_key`.'
-            )
         name = _without_mode(name, mode)
         how = how_to_learn(
             self.rule,
@@ -101,7 +97,7 @@ class ETraceVjpAlgorithm(ETraceAlgorithm):
             on_traces=on_traces,
             choice=choice,
         )
-        config = config or how.rule.coordinates(how.options)
+        config = how.rule.coordinates(how.options)
         self.vjp_method = SINGLE_STEP if how.single_step else MULTI_STEP
         executor = ETraceVjpGraphExecutor(
             model,

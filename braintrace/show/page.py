@@ -8,13 +8,12 @@ from html import escape
 from os import PathLike
 from pathlib import Path
 
-from ..graph.diagnostics import DiagnosticLevel
 from .boxes import Node, explained_boxes, explained_ways
 from .choice import choice_lines
 from .exact import exactness_lines, in_one_word
 from .page_look import SCRIPT, STYLE
 from .picture import Picture, draw
-from .report import CompilationReport
+from .report import CompilationReport, diagnostic_lines
 from .svg import sample_of_box, sample_of_way, svg
 from .text import bytes_as_text
 
@@ -52,7 +51,7 @@ def page(title: str, report: CompilationReport) -> Page:
         f'<h2>Parameters</h2>{_parameters(report)}',
         *_exactness(report),
         *_choice(report),
-        f'<h2>Diagnostics</h2>{_list(_diagnostics(report), "None.")}',
+        f'<h2>Diagnostics</h2>{_list(diagnostic_lines(report.diagnostics), "None.")}',
         f'</main>{"".join(map(_card, picture.nodes))}<script>{SCRIPT}</script></body></html>',
     ]
     return Page('\n'.join([*parts, '']))
@@ -129,14 +128,6 @@ def _choice(report: CompilationReport) -> list[str]:
         return []
     lines = choice_lines(report.choice, len(report.parameters))
     return [f'<h2>Choice of the rule</h2>{_list(lines)}']
-
-
-def _diagnostics(report: CompilationReport) -> list[str]:
-    return [
-        f'{record.level.value}: {record.message}'
-        for record in report.diagnostics
-        if record.level is not DiagnosticLevel.INFO
-    ]
 
 
 def _list(lines: Iterable[str], nothing: str = '') -> str:

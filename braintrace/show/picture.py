@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from .figure import new_figure
 from .published import Published, compiled_of
 from .report import CompilationReport
 from .svg import svg
-from .ways import Influence, data_edges, reaching_groups, relations_by_use
+from .ways import Influence, data_edges, group_name, op_name, relations_by_use
 
 
 @dataclass(frozen=True)
@@ -90,12 +90,12 @@ def draw(graph: Graph | Published | CompilationReport) -> Picture:
 
 def _drawn(graph: Graph, report: CompilationReport) -> Picture:
     edges = data_edges(graph)
-    kinds = _kinds_of_uses(graph, report, edges)
+    influence = Influence(graph, report.core, edges)
+    kinds = _kinds_of_uses(graph, influence)
     weights = _weights_of_uses(graph)
     nodes = _nodes(graph, Details(graph, report), kinds, weights)
-    influence = Influence(graph, report.core, edges)
     marked = [e._replace(traced=influence.followed(e), dropped=influence.dropped(e)) for e in edges]
-    marked += {Edge(f'w{w}', f'op{u}') for u, used in enumerate(weights) for w in used}
+    marked += {Edge(f'w{w}', op_name(u)) for u, used in enumerate(weights) for w in used}
     order = {n.name: k for k, n in enumerate(nodes)}
     marked.sort(key=lambda e: (order[e.target], order[e.source], e.past))
     return Picture(tuple(nodes), tuple(marked))
@@ -122,7 +122,7 @@ def _nodes(
     ]
     ops = [
         Node(
-            f'op{u}',
+            op_name(u),
             (f'{use.meets.primitive.name} {source_line(use.meets)}',),
             kinds[u],
             'op',
@@ -132,7 +132,7 @@ def _nodes(
     ]
     groups = [
         Node(
-            f'g{g.index}',
+            group_name(g.index),
             (f'group {g.index}: {", ".join(map(dotted, g.paths))}', str(g.varshape)),
             'group',
             'group',
@@ -160,17 +160,15 @@ def _weights_of_uses(graph: Graph) -> list[list[int]]:
     return [[source.index for source in origin.of(use.w)] for use in graph.analysis.uses]
 
 
-def _kinds_of_uses(graph: Graph, report: CompilationReport, edges: Iterable[Edge]) -> list[str]:
+def _kinds_of_uses(graph: Graph, influence: Influence) -> list[str]:
     """The kind of box of each op."""
-    relations, leading = relations_by_use(graph), reaching_groups(edges)
-    core = report.core
-    by_relation = core is None or core.carrier.follows_relations
+    relations = relations_by_use(graph)
 
     def kind(u: int) -> str:
-        if f'op{u}' not in leading:
+        if op_name(u) not in influence.leading:
             return 'readout'
-        if not by_relation:  # a rule that keeps the whole state, or nothing at all
-            return 'traced' if core is not None and core.shapes else 'untraced'
+        if not influence.is_by_unit:  # a rule that keeps the whole state, or nothing at all
+            return 'traced' if influence.has_traces else 'untraced'
         if u not in relations:
             return 'untraced'
         return 'partly' if _is_partial(graph.analysis, u, relations[u]) else 'traced'

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, NamedTuple, TextIO, overload
 
@@ -172,9 +172,11 @@ class CompilationReport:
         if self.memory is not None:
             lines += self._memory_lines(self.memory)
         if self.choice is not None:
-            lines += ['Choice', *[f'  {line}' for line in self._choice_lines(self.choice)]]
+            chosen = choice_lines(self.choice, len(self._compiled.step.params))
+            lines += ['Choice', *[f'  {line}' for line in chosen]]
         if level > 1:
-            lines += self._diagnostic_lines()
+            told = [f'  {line}' for line in diagnostic_lines(self.diagnostics)]
+            lines += ['Diagnostics', *told] if told else ['No diagnostics']
         return '\n'.join(lines)
 
     def show(self, level: int = 1, *, file: TextIO | None = None) -> None:
@@ -231,17 +233,6 @@ class CompilationReport:
         beside = f', {bytes_as_text(shared)} of them shared by all parameters' if shared else ''
         return ['Memory', f'  all traces {traces}{beside}; a block of {steps} about {block}']
 
-    def _choice_lines(self, choice: Choice) -> Iterator[str]:
-        return choice_lines(choice, len(self._compiled.step.params))
-
-    def _diagnostic_lines(self) -> list[str]:
-        told = [
-            f'  {record.level.value}: {record.message}'
-            for record in self.diagnostics
-            if record.level is not DiagnosticLevel.INFO
-        ]
-        return ['Diagnostics', *told] if told else ['No diagnostics']
-
     def _leaves(self) -> Iterator[tuple[Leaf, Var]]:
         step = self._compiled.step
         return zip(step.params, step.param_vars, strict=True)
@@ -290,6 +281,12 @@ class CompilationReport:
         if any(v is operand for eqn in self._compiled.step.jaxpr.eqns for operand in eqn.invars):
             return 'It meets no run-time data: its in-window gradient is whole.'
         return 'The step does not use it: its gradient is zero.'
+
+
+def diagnostic_lines(records: Iterable[CompilationRecord]) -> list[str]:
+    """Warnings and errors of the compiler, a line for each."""
+    told = [record for record in records if record.level is not DiagnosticLevel.INFO]
+    return [f'{record.level.value}: {record.message}' for record in told]
 
 
 def _way(relation: Relation, group: Group) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 
@@ -18,21 +17,6 @@ def bytes_as_text(size: float) -> str:
             return f'{size:.3g} {unit}'
         size /= 1000
     return f'{size:.3g} TB'
-
-
-def bytes_from_text(size: str) -> int:
-    """A number of bytes as people write it.
-
-    Example:
-        >>> bytes_from_text('4096'), bytes_from_text('10MB'), bytes_from_text('1.5 GiB')
-        (4096, 10000000, 1610612736)
-    """
-    written = re.fullmatch(r'([0-9]*[.]?[0-9]+) *([kMGT]?)(i?)B?', size.strip())
-    if written is None:
-        raise ValueError(f'must be a number of bytes such as 4096, 10MB or 1.5 GiB, got {size!r}.')
-    number, prefix, binary = written.groups()
-    power = ' kMGT'.index(prefix or ' ')
-    return int(float(number) * (1024 if binary else 1000) ** power)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 from ..errors import NotSupportedError
 from ..learn.choice import is_auto
 from ..rules.registry import find_rule
-from .comparison import DEFAULTS, MeasuredRule, compare
+from .comparison import MeasuredRule, compare, needed_options
 from .trial import is_module, ready
 
 PACKAGE = 'braintrace'
@@ -29,8 +29,6 @@ RETURNS = (
     '(model, example_inputs) for a brainstate module, or (step, params, state, *inputs) for a '
     'plain function'
 )
-
-
 TRACEBACK = 'show where an error comes from'
 
 
@@ -154,7 +152,7 @@ def _demo(options: argparse.Namespace) -> None:
 def _report(options: argparse.Namespace) -> None:
     model, inputs = load(options.factory)
     file = options.html and _writable(options.html)
-    report = _ready(options, model, inputs).report
+    report = _ready(options, options.rule, model, inputs).report
     report.show(2)
     if file:
         report.draw(html=True, title=options.factory).save(file)
@@ -165,7 +163,7 @@ def _code(options: argparse.Namespace) -> None:
     model, inputs = load(options.factory)
     file = options.output and _writable(options.output)
     try:
-        text = _ready(options, model, inputs).code(options.backend)
+        text = _ready(options, options.rule, model, inputs).code(options.backend)
     except NotSupportedError as error:
         raise CommandError(str(error)) from error
     if file:
@@ -181,7 +179,7 @@ def _compare(options: argparse.Namespace) -> None:
     if options.length < 1:
         raise CommandError(f'--length must be at least 1, got {options.length}.')
     plot = options.plot and _writable(options.plot)
-    _ready(options, model, inputs)  # says what is wrong with the model before any rule runs
+    _ready(options, 'bptt', model, inputs)  # says what is wrong with the model before any rule runs
     try:
         comparison = compare(
             model,
@@ -290,15 +288,13 @@ def _types_of(made: Any) -> str:
     return type(made).__name__
 
 
-def _ready(options: argparse.Namespace, model: Any, inputs: tuple) -> Any:
+def _ready(options: argparse.Namespace, rule: str, model: Any, inputs: tuple) -> Any:
     """The learner, its warnings left to the report."""
     try:
-        name = getattr(options, 'rule', 'bptt')
-        known = {} if is_auto(name) else find_rule(name).options
+        needed = {} if is_auto(rule) else needed_options(find_rule(rule))
         with warnings.catch_warnings():
             warnings.simplefilter('ignore')
-            needed = {k: v for k, v in DEFAULTS.items() if k in known}
-            return ready(model, name, *inputs, batch_size=options.batch_size, **needed)
+            return ready(model, rule, *inputs, batch_size=options.batch_size, **needed)
     except Exception as error:
         hint = ''
         if is_module(model) and options.batch_size is None:

@@ -16,15 +16,21 @@ import numpy as np
 from ..frontends.forms import names_of
 from ..learn.core import BUDGET, core_of
 from ..learn.how import how_to_learn
-from ..learn.options import sequence_length
+from ..learn.sizes import number_of_bytes
 from ..rules.registry import BY_NAME, find_rule
+from ..rules.rule import Rule
 from ..show.exact import in_one_word
 from ..show.figure import new_figure
-from ..show.published import compiled_of
-from ..show.text import bytes_as_text, bytes_from_text, table
+from ..show.text import bytes_as_text, table
+from .sequences import completed
 from .trial import Data, Trial, ready, trial_of
 
 DEFAULTS = {'decay_or_rank': 0.9, 'decay': 0.9, 'rank': 8}  # options that a rule needs
+
+
+def needed_options(rule: Rule) -> dict[str, Any]:
+    """Values for the options without which a rule cannot run."""
+    return {name: value for name, value in DEFAULTS.items() if name in rule.options}
 
 
 class MeasuredRule(NamedTuple):
@@ -132,7 +138,7 @@ def compare(
     batch_size: int | None = None,
     options: Mapping[str, Mapping] | None = None,
     only: Callable[[tuple], bool] = lambda path: True,
-    limit: int | str = BUDGET,
+    limit: float | str = BUDGET,
     repeats: int = 3,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
@@ -174,12 +180,12 @@ def compare(
     """
     if not windows or any(not _is_window(w) for w in windows):
         raise ValueError(f'`windows` must be numbers of steps, at least one, got {windows!r}.')
-    most = _limit(limit)
+    most = number_of_bytes('limit', limit, 0)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what the compiler has to say is for the report
         oracle = ready(model, 'bptt', *example_inputs, batch_size=batch_size)
         trial = trial_of(model, example_inputs)
-        data = _complete(trial.inputs, oracle, loss, sequences, length, seed)
+        data = completed(trial.inputs, oracle, loss, sequences, length, seed)
         true = _as_vector(trial.grad(oracle, data, 'auto'), only)
         _check_true_gradient(true)
         bench = _Bench(trial, oracle, data, only, true, tuple(windows), most, repeats)
@@ -188,8 +194,7 @@ def compare(
             if progress is not None:
                 progress(label)
             rule = find_rule(name)
-            needed = {k: v for k, v in DEFAULTS.items() if k in rule.options}
-            given = {**needed, **(options or {}).get(rule.name, {}), **own}
+            given = {**needed_options(rule), **(options or {}).get(rule.name, {}), **own}
             try:
                 row = bench.row(label, rule.name, given)
             except Exception as error:  # a rule may refuse a model in any way: that is its row
@@ -251,17 +256,6 @@ def _relative_error(a: np.ndarray, true: np.ndarray) -> float:
     return float(np.linalg.norm(a - true) / np.linalg.norm(true))
 
 
-def _limit(limit: int | str) -> int:
-    if not isinstance(limit, str):
-        if isinstance(limit, bool) or not isinstance(limit, int | float) or not limit >= 0:
-            raise ValueError(f'`limit` must be a number of bytes, got {limit!r}.')
-        return int(min(limit, 2**63))
-    try:
-        return bytes_from_text(limit)
-    except ValueError as error:
-        raise ValueError(f'`limit` {error}') from error
-
-
 def _is_window(w: Any) -> bool:
     return isinstance(w, int) and not isinstance(w, bool) and w >= 1
 
@@ -315,51 +309,3 @@ def _flat_path(path: tuple) -> tuple:
     for key in path:
         flat += key if isinstance(key, tuple) else (key,)
     return tuple(flat)
-
-
-def _complete(
-    inputs: tuple,
-    oracle: Any,
-    loss: Callable | None,
-    sequences: Sequence[Any] | None,
-    length: int,
-    seed: int,
-) -> Data:
-    """The user's data, with what is missing made up."""
-    rng = np.random.RandomState(seed)
-    n = len(inputs)
-    if sequences is None:
-        sequences = jax.tree.map(lambda a: _noise_like(a, length, rng), inputs)
-    elif not isinstance(sequences, tuple | list) or len(sequences) < n:
-        raise ValueError(
-            f'`sequences` must be a tuple of at least {n} sequences, one for each input of the '
-            'step, then the targets of `loss`.'
-        )
-    length = sequence_length(sequences)
-    if loss is not None:
-        return Data(tuple(sequences[:n]), tuple(sequences[n:]), loss, length)
-    outputs = [v.aval for v in compiled_of(oracle.graph).step.outs]
-    targets = [
-        jnp.asarray(rng.randn(length, *a.shape), a.dtype)
-        for a in outputs
-        if jnp.issubdtype(a.dtype, jnp.inexact)
-    ]
-    return Data(tuple(sequences[:n]), (targets,), _distance, length)
-
-
-def _noise_like(example: Any, length: int, rng: np.random.RandomState) -> jax.Array:
-    """A sequence `(length, *shape)` like the example: noise about it.
-
-    For integers it is their own entries, in another order at each step.
-    """
-    a = np.asarray(example)
-    if jnp.issubdtype(a.dtype, jnp.inexact):
-        return jnp.asarray(a + rng.randn(length, *a.shape), a.dtype)
-    steps = [rng.permutation(a.ravel()).reshape(a.shape) for _ in range(length)]
-    return jnp.asarray(np.stack(steps))
-
-
-def _distance(out: Any, targets: list) -> Any:
-    """The squared distance of the outputs to their targets, the mean of each summed."""
-    outs = [a for a in jax.tree.leaves(out) if jnp.issubdtype(a.dtype, jnp.inexact)]
-    return sum(jnp.mean(jnp.abs(a - y) ** 2) for a, y in zip(outs, targets, strict=True))

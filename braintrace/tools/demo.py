@@ -15,7 +15,7 @@ from ..rules.registry import find_rule
 from ..shells.entry import compile
 from ..show import text
 from .add_task import LAGS, RECURRENT, adam, cross_entropy, floors, init, step, stretch
-from .comparison import DEFAULTS, compare
+from .comparison import compare, needed_options
 from .demo_picture import NEAR, Curve, picture
 
 RULES = {'d_rtrl': 'D_RTRL', 'pp_prop': 'pp_prop', 'rtrl': 'RTRL', 'bptt': 'truncated BPTT, 1 step'}
@@ -77,25 +77,23 @@ def learn(
     """One rule on the stream; arguments as in `demo`. The cosine is left open."""
     key, state = jax.random.key(seed), _zero_state(streams, units)
     params = init(key, units)
-    options = {k: v for k, v in DEFAULTS.items() if k in find_rule(rule).options}
+    options = needed_options(find_rule(rule))
     learner = compile(step, rule, params, state, jnp.zeros((streams, 1)), **options)
     zeros = jax.tree.map(jnp.zeros_like, params)
     held = params, (zeros, zeros), learner.init(params, state), jnp.zeros(())
     run, past = online(learner, steps, rate), jnp.zeros((LAGS[1], streams))
     losses: list[float] = []
     seconds: list[float] = []
-    bar = _bar(steps, RULES.get(rule, rule)) if progress else None
+    bar = _bar(steps, RULES.get(rule, rule)) if progress else _NoBar()
     for k in range(steps // chunk):
         x, y, past = stretch(jax.random.fold_in(key, k), past, chunk)
         start = time.perf_counter()
         held, loss = jax.block_until_ready(run(held, x, y))
         seconds.append(time.perf_counter() - start)
         losses.append(float(loss.mean()))
-        if bar is not None:
-            bar.set_postfix(loss=f'{np.mean(losses[-10:]):.4f}', refresh=False)
-            bar.update(chunk)
-    if bar is not None:
-        bar.close()
+        bar.set_postfix(loss=f'{np.mean(losses[-10:]):.4f}', refresh=False)
+        bar.update(chunk)
+    bar.close()
     usual = seconds[1:] or seconds  # the first one compiles
     speed = chunk * len(usual) / sum(usual)
     return Result(rule, np.array(losses), speed, learner.report.memory['trace_bytes'], float('nan'))
@@ -208,6 +206,16 @@ def curves(results: Sequence[Result], chunk: int, path: Any) -> Any:
 
 class _Bar(Protocol):
     """What is used of tqdm."""
+
+    def set_postfix(self, *, loss: str, refresh: bool) -> None: ...
+
+    def update(self, n: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _NoBar:
+    """A bar that is not shown."""
 
     def set_postfix(self, *, loss: str, refresh: bool) -> None: ...
 

@@ -13,14 +13,12 @@ from ..learn.core import Core
 from ..learn.options import per_step, sequence_length
 from ..learn.records import Carried, Weights
 from ..learn.stateful import weights_of
-from ..learn.watching import watch_step
+from ..learn.watching import Seen, watch_step
 from ..rules.signals import Extra
 from ..shells.drivers import SequenceDriverMixin
 from ..shells.function import PureLearner
 from ..shells.packing import unpack
 from ..show.recording import Recording, small_image
-
-Update = Callable[[dict[str, Any], dict[str, Any]], dict[str, Any]]
 
 
 def record(
@@ -76,44 +74,13 @@ def record(
     learner.rule.check_modulator(modulator)
     chosen = _Chosen(subject.core, elements or {})
     begin, change = _updating(update)
-    step = subject.core.program.step
-    names = [leaf.name or 'params' for leaf in step.params]
-    first = dict(zip(names, subject.weights.params, strict=True))
-
-    def one(held: tuple, now: tuple) -> tuple:
-        params, memory, carried = held
-        inputs, target, modulator = now
-
-        def loss_of(outs: list[Any]) -> Any:
-            return jnp.mean(loss(subject.out_tree.unflatten(outs), *target))
-
-        weights = Weights(subject.weights.captured, [params[name] for name in names])
-        given = Extra(None, jax.tree.map(lambda m: m[None], modulator))
-        inputs = [*subject.still, *jax.tree.leaves(inputs)]
-        seen = watch_step(subject.core, weights, carried, inputs, loss_of, given)
-        grads = dict(zip(names, seen.grads, strict=True))
-        params, memory = change(params, grads, memory)
-        credit = {step.hidden[i].name or 'state': c for i, c in seen.credit.items()}
-        traces = {str(key): e for key, e in seen.carried.traces.items() if _is_inexact(e)}
-        told = Recording(
-            losses=seen.loss,
-            traces=_norms(traces),
-            credit=_norms(credit),
-            gradients=_norms(grads),
-            weights=_norms(params),
-            moved=_norms({name: p - first[name] for name, p in params.items()}),
-            elements=chosen.of({**credit, **params, **traces}),
-            images={name: small_image(e) for name, e in traces.items()},
-        )
-        return (params, memory, seen.carried), told
-
-    sequences = xs, targets, per_step(modulator, length)
-    sequences = jax.tree.map(jnp.asarray, sequences)
-    start = first, begin(first), subject.carried
+    recorder = _Recorder(subject, loss, change, chosen)
+    sequences = jax.tree.map(jnp.asarray, (xs, targets, per_step(modulator, length)))
+    start = recorder.first, begin(recorder.first), subject.carried
 
     @jax.jit
     def run(start: tuple, sequences: tuple) -> Recording:
-        return jax.lax.scan(one, start, sequences)[1]
+        return jax.lax.scan(recorder.step, start, sequences)[1]
 
     return jax.device_get(run(start, sequences))
 
@@ -127,6 +94,50 @@ class _Subject(NamedTuple):
     carried: Carried
     out_tree: Any
     still: list[Any]
+
+
+class _Recorder:
+    """Makes steps of a learner and records what is seen; `first` are the parameters by name, as
+    they are at the beginning."""
+
+    def __init__(self, subject: _Subject, loss: Callable, change: Callable, chosen: _Chosen):
+        self._subject, self._loss, self._change, self._chosen = subject, loss, change, chosen
+        self._names = [leaf.name or 'params' for leaf in subject.core.program.step.params]
+        self.first = dict(zip(self._names, subject.weights.params, strict=True))
+
+    def step(self, held: tuple, now: tuple) -> tuple[tuple, Recording]:
+        """`(params, memory of the update, carried)` after a step, and what was seen in it."""
+        params, memory, carried = held
+        seen = self._watched(params, carried, *now)
+        grads = dict(zip(self._names, seen.grads, strict=True))
+        params, memory = self._change(params, grads, memory)
+        hidden = self._subject.core.program.step.hidden
+        credit = {hidden[i].name or 'state': c for i, c in seen.credit.items()}
+        traces = {str(key): e for key, e in seen.carried.traces.items() if _is_inexact(e)}
+        told = Recording(
+            losses=seen.loss,
+            traces=_norms(traces),
+            credit=_norms(credit),
+            gradients=_norms(grads),
+            weights=_norms(params),
+            moved=_norms({name: p - self.first[name] for name, p in params.items()}),
+            elements=self._chosen.of({**credit, **params, **traces}),
+            images={name: small_image(e) for name, e in traces.items()},
+        )
+        return (params, memory, seen.carried), told
+
+    def _watched(
+        self, params: dict, carried: Carried, inputs: Any, target: Any, modulator: Any
+    ) -> Seen:
+        subject = self._subject
+
+        def loss_of(outs: list[Any]) -> Any:
+            return jnp.mean(self._loss(subject.out_tree.unflatten(outs), *target))
+
+        weights = Weights(subject.weights.captured, [params[name] for name in self._names])
+        given = Extra(None, jax.tree.map(lambda m: m[None], modulator))
+        leaves = [*subject.still, *jax.tree.leaves(inputs)]
+        return watch_step(subject.core, weights, carried, leaves, loss_of, given)
 
 
 def _subject_of(learner: Any, params: Any, carry: Any) -> _Subject:

@@ -77,13 +77,21 @@ def test_a_rule_that_was_taken_learns_and_says_so_on_modules_too():
     'options, error, told',
     [
         (dict(memory_budget=0), ValueError, 'memory_budget'),
-        (dict(memory_budget='much'), ValueError, 'memory_budget'),
+        (dict(memory_budget='much'), ValueError, '`memory_budget` .*10MB.*much'),
+        (dict(memory_budget=[9]), ValueError, "`memory_budget` .*'10MB'"),
         (dict(no_such=1), TypeError, "'auto' has no option `no_such`"),
     ],
 )
 def test_mistakes_are_named(options, error, told):
     with pytest.raises(error, match=told):
         auto(tanh_rnn, **options)
+
+
+def test_a_budget_may_be_text_or_a_float():
+    for budget in ('2 kB', 2e3):
+        assert auto(tanh_rnn, memory_budget=budget).report.choice.budget == 2000
+        learner = braintrace.compile(tanh_rnn, 'd_rtrl', P, one, X[0], memory_budget=budget)
+        assert learner.report.memory['block_bytes'] <= 2000
 
 
 def test_where_nothing_fits_the_smallest_is_taken_with_a_warning():

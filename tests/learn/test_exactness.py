@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
+from random_models import random_model
 from random_programs import PROGRAMS, C, R, build, example, lasting, programs
 from small_models import OTHERS, POSITION_WISE, H, P, X, draw, one, spike
 from told import LOST
@@ -57,14 +58,21 @@ def true_gradient(step, params, state, xs, ys):
     return jax.jit(jax.grad(total))(params)
 
 
+def by_name(tree):
+    leaves = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {'.'.join(key.key for key in path): leaf for path, leaf in leaves}
+
+
 def claimed_and_wrong(step, params, state, xs, ys, rule, window, **options):
     """The parameters that the report calls exact, those of them whose gradient is not BPTT's, and
     the report."""
     learner = braintrace.compile(step, rule, params, state, xs[0], **options)
     claimed = {name for name, told in learner.report.exactness.items() if told.exact}
+    if not claimed:
+        return claimed, {}, learner.report
     carry = learner.init(params, state)
     (grads, _), _ = learner.grad(loss, params, carry, xs, ys, window=window, reduction='sum')
-    true = true_gradient(step, params, state, xs, ys)
+    grads, true = (by_name(g) for g in (grads, true_gradient(step, params, state, xs, ys)))
     size = max(float(jnp.abs(a).max()) for a in true.values())
     wrong = {
         name: float(jnp.abs(grads[name] - true[name]).max()) / max(size, 1e-300)
@@ -72,6 +80,19 @@ def claimed_and_wrong(step, params, state, xs, ys, rule, window, **options):
         if not jnp.allclose(grads[name], true[name], rtol=1e-7, atol=1e-9 * size)
     }
     return claimed, wrong if np.isfinite(size) and size < 1e30 else {}, learner.report
+
+
+@LOST
+@settings(lasting, max_examples=max(1, PROGRAMS // 8))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(RULES), st.sampled_from([1, 2, 3]))
+def test_what_is_called_exact_is_exact_on_models_that_people_write(seed, rule, window):
+    name, options = rule
+    model = random_model(seed)
+    try:
+        _, wrong, _ = claimed_and_wrong(*model, name, window, **options)
+    except braintrace.NotSupportedError:
+        return  # refused, and said so
+    assert not wrong, (seed, name, options, wrong)
 
 
 def read_out(step):
@@ -218,18 +239,38 @@ def read_by(how):
     return step
 
 
+@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
 @pytest.mark.parametrize(
     'how',
     ['', 'bent after', 'bent', 'moving', 'other leak', 'mixed', 'fed back', 'late', 'units too'],
 )
 @pytest.mark.filterwarnings('ignore::UserWarning')
-def test_a_filter_that_stands_for_the_leak_of_the_read_out_is_exact(how):
+def test_a_filter_that_stands_for_the_leak_of_the_read_out_is_exact(how, method):
     params, state = {'W': P['W'], 'o': P['o']}, {'h': one, 'y': draw(len(one), 2)}
     ys = draw(3, len(one), 2)
     claimed, wrong, _ = claimed_and_wrong(
-        read_by(how), params, state, X[:3], ys, 'eprop', 1, kappa_filter_decay=0.7
+        read_by(how),
+        params,
+        state,
+        X[:3],
+        ys,
+        'eprop',
+        1,
+        kappa_filter_decay=0.7,
+        vjp_method=method,
     )
     assert ('W' in claimed) == (how in ('', 'bent after')) and not wrong
+
+
+@LOST
+def test_kf_rtrl_keeps_of_a_masked_weight_what_is_not_masked_out():
+    params, ys = {'W': P['W'], 'R': P['R']}, draw(2, *one.shape)
+    learner = braintrace.compile(ring, 'kf_rtrl', params, one, X[0])
+    carry = learner.init(params, one)
+    given = learner.grad(loss, params, carry, X[:2], ys, window=1, reduction='sum')[0][0]
+    true = true_gradient(ring, params, one, X[:2], ys)  # one step back there is one product only
+    for name in params:
+        np.testing.assert_allclose(given[name], true[name], rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize('rule', ['rtrl', 'snap', 'uoro', 'kf_rtrl', 'low_rank', 'd_rtrl'])

@@ -43,8 +43,8 @@ def test_random_feedback_goes_through_its_own_weights():
         same(run(with_feedback(carry, 'o', equal)), true)
 
     def multi(feedback):
-        start = with_feedback(carry, 'o', feedback)
-        return learner_multi.grad(mean, params, start, xs, ys, window=2)[0][0]
+        carry = with_feedback(learner_multi.init(params, start(3)), 'o', feedback)
+        return learner_multi.grad(mean, params, carry, xs, ys, window=2)[0][0]
 
     learner_multi = braintrace.compile(
         step_of(cell),

@@ -25,6 +25,7 @@ from cells import (
     step_of,
     textbook,
 )
+from inside import with_feedback
 from jax.flatten_util import ravel_pytree
 
 import braintrace
@@ -194,6 +195,60 @@ def test_exact_credit_inside_a_window_meets_what_the_last_step_did(rule, name):
     for B, window in sizes(name, 'lstm' if rule == 'd_rtrl' else 'gru', window=4):
         given = online(name, rule, B, window, vjp_method='multi-step')
         same(given, multi_step(name, B, window))
+
+
+@pytest.mark.parametrize('name', ['rnn', 'gru', 'lstm'])
+def test_credit_of_a_leaky_read_out_meets_the_low_pass_and_all_other_credit_the_trace(name):
+    kappa, window = 0.7, 2
+    (cell, params, start), (xs, ys) = CELLS[name], DATA[1]
+    p0, of_p, s0, derive, _ = derivatives(name)
+    of_s = ravel_pytree(jax.tree.map(lambda a: a[0], start(1)))[1]
+
+    def step(p, state, x):
+        (s, y), x = state, x[None] if x.ndim == 1 else x
+        s, seen = cell(p, s, s, x)
+        y = kappa * y + seen @ p['o']
+        return (s, y), y
+
+    @jax.jit
+    @functools.partial(jax.grad, argnums=(0, 1, 2))
+    def credit(p, s, y, xs, ys):
+        state, total = (jax.tree.map(lambda a: a[None], of_s(s)), y), 0.0
+        for x, y in zip(xs, ys, strict=True):
+            state, out = step(of_p(p), state, x)
+            total = total + loss(out, y).sum()
+        return total
+
+    def written_out():
+        s, y, total, advance = s0, np.zeros(ys.shape[1:]), 0.0, own_units(name)
+        E = low = np.zeros((s0.size, p0.size))
+        for k in range(0, T, window):
+            now = xs[k : k + window, 0], ys[k : k + window]
+            inside, of_state, of_y = credit(p0, s, y, *now)
+            of_units = np.zeros(s0.size)
+            of_units[-H:] = of_y[0] @ params['o'].T
+            total += np.asarray(inside + of_state @ E + of_units @ low)
+            for x in now[0]:
+                (_, y), _ = step(params, (jax.tree.map(lambda a: a[None], of_s(s)), y), x)
+                s_new, M, _, own = derive(s, x)
+                E = advance(np.asarray(own), np.asarray(M), s, x)
+                low, s = kappa * low + E, s_new
+        return of_p(jnp.asarray(total / T))
+
+    options = dict(kappa_filter_decay=kappa, vjp_method='multi-step')
+    state = start(1), jnp.zeros(ys.shape[1:])
+    wanted = written_out()
+
+    def mean(out, y):
+        return loss(out, y).mean()
+
+    for feedback in ({}, dict(feedback='random', random_feedback_key=0)):
+        learner = braintrace.compile(step, 'eprop', params, state, xs[0], **options, **feedback)
+        carry = learner.init(params, state)
+        if feedback:
+            carry = with_feedback(carry, 'o', params['o'])
+        given = learner.grad(mean, params, carry, xs, ys, window=window)[0][0]
+        same(*[{k: a for k, a in g.items() if k != 'o'} for g in (given, wanted)])
 
 
 @pytest.mark.parametrize('name', CELLS)

@@ -85,11 +85,27 @@ def narrower(plain):
 
 
 W = P['W']
+RANDOM_FEEDBACK = braintrace.ETraceConfig(learning_signal='random_feedback')
 OPTIONS = [
     (lambda: compiled(trace='some'), ValueError, "`trace` .*'all', 'marked'.*'some'"),
     (lambda: compiled(trace_dtype='int32'), ValueError, '`trace_dtype` .*float'),
     (lambda: compiled(trace_dtype='bool'), ValueError, '`trace_dtype` .*float'),
     (lambda: compiled(memory_budget=-1), ValueError, '`memory_budget` .*at least 1'),
+    (
+        lambda: braintrace.compile(step, 'eprop', P, H, X[0], feedback='random'),
+        ValueError,
+        "'eprop' .*needs `random_feedback_key`",
+    ),
+    (
+        lambda: braintrace.compile(step, RANDOM_FEEDBACK, P, H, X[0]),
+        ValueError,
+        'random_feedback.* needs `random_feedback_key`',
+    ),
+    (
+        lambda: braintrace.ParamDimVjpAlgorithm(Net(), config=RANDOM_FEEDBACK),
+        ValueError,
+        'random_feedback.* it needs `random_feedback_key`',
+    ),
     (lambda: compiled(nonfinite='drop'), ValueError, "`nonfinite` .*'skip'.*'drop'"),
     (
         lambda: braintrace.compile(lambda p, h, x: 2 * (h + x @ W,), 'd_rtrl', {'b': W}, H, X[0]),
@@ -148,6 +164,13 @@ OF_PLAIN = [
         ValueError,
         'number of samples differs, 5 and 2.*init',
     ),
+    (lambda p: of(p, xs=X[..., :1]), ValueError, r'`xs` is .*\[2, 1\].* compiled for .*\[2, 2\]'),
+    (
+        lambda p: p.grad(lambda out, y: (out - y).sum(), P, p.init(P, H), X, jnp.ones((T, 5, 3))),
+        ValueError,
+        r'fails for .*\[5, 3\] as inputs .*samples differs, 5 and 2',
+    ),
+    (lambda p: braintrace.compile(step, 'auto', P, X[0], H), ValueError, 'runs with .*exchanged'),
     (lambda p: p.init(P, jnp.zeros((B, 4))), ValueError, '`state` is .*compiled for .*samples'),
     (lambda p: of(p, modulator=1.0), TypeError, 'takes no `modulator`'),
     (lambda p: p.grad(loss, P, (H, {}), X), TypeError, '`carry` must be what `init` .*got tuple'),
@@ -165,6 +188,11 @@ OF_MODULE = [
         "`weights`: the state under 'w' .*param_states",
     ),
     (lambda m: grad(m, jnp.sum, mask=-np.ones(T)), ValueError, '`mask` .*at least 0'),
+    (
+        lambda m: grad(m, lambda out, y: (out - y).sum(), X, jnp.ones((T, 5, 3))),
+        ValueError,
+        r'fails for .*\[5, 3\] as inputs .*samples differs, 5 and 2',
+    ),
     (lambda m: m(jnp.ones((5, 2))), ValueError, 'number of samples differs, 5 and 2.*batch_size'),
     (
         lambda m: m.etrace_grad(X[0], step_fn=lambda x: m(x).sum()),

@@ -202,8 +202,8 @@ def test_progress_and_plan(capsys):
             lambda f: braintrace.compile(f, 'pp_prop', P, one, X[0], decay_or_rank=1.5),
         ),
         (
-            AssertionError,
-            'vjp_method',
+            ValueError,
+            "`vjp_method` must be 'single-step' or 'multi-step', got 'both'",
             lambda f: braintrace.compile(f, 'd_rtrl', P, one, X[0], vjp_method='both'),
         ),
         (

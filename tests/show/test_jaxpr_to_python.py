@@ -65,6 +65,7 @@ BOTH = {  # written for JAX and for numpy
         -(x - y) * (x + 2) / (1 - (y - 1)),
         x**2,
         x**-1,
+        x / lax.rsqrt(v),
         2 ** (x / y),
         -(x**2),
     ),
@@ -75,6 +76,8 @@ BOTH = {  # written for JAX and for numpy
         x * -y,
         x - (y - x),
         x / (y / x),
+        x / -(y * x),
+        x @ -(w * v[:, None]),
     ),
     'comparison': lambda x, y, w, v, n: (
         (x > y) & ~(x < 1) | (y == x),

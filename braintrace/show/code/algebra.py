@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from .arithmetic import Arithmetic
-from .terms import FEW, Node, View, number_of, whole
+from .terms import FEW
+from .views import Node, View, along_axes, number_of, whole
 
 LETTERS = 'ijklmnopqrstuvwxyzabcdefgh'
 
@@ -60,7 +61,7 @@ class Algebra(Arithmetic):
             return v
         gone = set(axes)
         kept = [k for k in range(len(v.shape)) if v.axes[k] is not None or k in gone]
-        arg = View(v.node, tuple(v.axes[k] for k in kept), tuple(v.shape[k] for k in kept))
+        arg = along_axes(v, kept)
         places = tuple(kept.index(k) for k in sorted(gone))
         left = [k for k in kept if k not in gone]
         node = self.node(f'reduce_{op}', [arg], (places, info), [v.shape[k] for k in left], v.dtype)

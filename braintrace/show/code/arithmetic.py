@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from .terms import FEW, Node, Terms, View, constant_of, number_of
+from .terms import FEW, Terms
+from .views import Node, View, constant_of, number_of, seen_as
 
 
 class Arithmetic(Terms):
@@ -63,20 +64,24 @@ class Arithmetic(Terms):
         return None
 
     def _grown(self, u: View, more: View) -> View | None:
-        """`u + u t` as `u (1 + t)`, and `g (1 - t)(1 + t)`, the slope of tanh, as `g (1 - t^2)`."""
+        """`u + u t`, where u is `g (1 - t)`, as `g (1 - t^2)`, the slope of tanh; None for other
+        sums."""
         if more.node.op != 'mul':
             return None
-        factors = [self.operand(more, k) for k in (0, 1)]
-        for mine, t in (factors, factors[::-1]):
-            if mine == u:
-                one = self.const(1, u.dtype, u.shape)
-                parts = [self.operand(u, k) for k in (0, 1)] if u.node.op == 'mul' else [u]
-                for place, part in enumerate(parts):
-                    if part == self.sub(one, t):
-                        slope = self.sub(one, self.power(t, 2))
-                        rest = [p for k, p in enumerate(parts) if k != place]
-                        return self.mul(rest[0], slope) if rest else slope
-        return None
+        first, second = (self.operand(more, k) for k in (0, 1))
+        if first == u:
+            return self._slope_of_tanh(u, second)
+        return self._slope_of_tanh(u, first) if second == u else None
+
+    def _slope_of_tanh(self, u: View, t: View) -> View | None:
+        """`u + u t` where u is `g (1 - t)`, or just `1 - t`."""
+        one = self.const(1, u.dtype, u.shape)
+        parts = [self.operand(u, k) for k in (0, 1)] if u.node.op == 'mul' else [u]
+        if self.sub(one, t) not in parts:
+            return None
+        parts.remove(self.sub(one, t))
+        slope = self.sub(one, self.power(t, 2))
+        return self.mul(parts[0], slope) if parts else slope
 
     def sub(self, a: View, b: View) -> View:
         a, b = self.alike(a, b)
@@ -155,9 +160,7 @@ class Arithmetic(Terms):
         if number_of(a) is not None:
             return self.const(number_of(a), dtype, a.shape)
         if a.node.op == 'array':
-            changed = self.array(a.node.info.value.astype(dtype))
-            axes = tuple(None if k is None else changed.axes[k] for k in a.axes)
-            return View(changed.node, axes, a.shape)
+            return seen_as(a, self.array(a.node.info.value.astype(dtype)))
         if a.node.op == 'eye':
             return View(self.node('eye', (), None, a.node.shape, dtype), a.axes, a.shape)
         return self.pointwise('cast', [a], dtype)
@@ -173,9 +176,7 @@ class Arithmetic(Terms):
 
     def operand(self, v: View, k: int) -> View:
         """An operand of the pointwise node that is seen, seen the same way."""
-        arg = v.node.args[k]
-        axes = tuple(None if a is None else arg.axes[a] for a in v.axes)
-        return View(arg.node, axes, v.shape)
+        return seen_as(v, v.node.args[k])
 
     def _inside(self, v: View) -> View:
         return self.operand(v, 0)

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .primitives import spec_text
-from .terms import Node, View, constant_of, number_of
+from .lines import tuple_of
+from .primitives import CUMULATIVE, spec_text
+from .views import Node, View, is_truth, number_of
 from .words import (
     ATOM,
     BOTH,
@@ -21,11 +22,13 @@ from .words import (
     Text,
     Words,
     call,
+    joined,
     operator,
+    with_point,
 )
 
-Operand = Callable[[View], Text]  # how an operand reads
-COMPOSED: dict[str, Callable[..., Text]] = {}
+Composer = Callable[[Words, Node, 'Operands'], Text]
+COMPOSED: dict[str, Composer] = {}
 
 
 class Operands:
@@ -52,24 +55,17 @@ class Operands:
 
 
 def compose(words: Words, node: Node, text: Callable[[View], Text]) -> Text:
-    """The expression of a node."""
-    operands = Operands(words, text)
-    if node.op in OPERATORS:
-        return _arithmetic(words, node, operands)
-    if node.op in BOTH or node.op in OF_JAX:
-        return _function(words, node, operands)
-    if node.op.startswith('reduce_window'):
-        return _reduce_window(words, node, operands)
-    if node.op.startswith('reduce_'):
-        return _reduce(words, node, operands)
-    return COMPOSED[node.op](words, node, operands)
+    """The expression of a node; `text` gives those of its operands."""
+    return COMPOSED[node.op](words, node, Operands(words, text))
 
 
-def composed(*names: str) -> Callable:
+def composed(*names: str) -> Callable[[Composer], Composer]:
     """Enter a function under these operations."""
 
-    def enter(f: Callable) -> Callable:
-        COMPOSED.update({name: f for name in names})
+    def enter(f: Composer) -> Composer:
+        for name in names:
+            assert name not in COMPOSED, name
+            COMPOSED[name] = f
         return f
 
     return enter
@@ -78,36 +74,26 @@ def composed(*names: str) -> Callable:
 # ---- at each place ----
 
 
+@composed(*OPERATORS)
 def _arithmetic(words: Words, node: Node, o: Operands) -> Text:
-    whole_numbers = node.op == 'div' and not np.issubdtype(node.dtype, np.inexact)
     a, b = node.args
-    if whole_numbers:
-        words.only_jax('integer division')
-        return call('jax.lax.div', o.exact(a).text, o.exact(b).text)
-    texts = [_promoted(words, node, v, other, o) for v, other in ((a, b), (b, a))]
-    return operator(node, texts)
+    if node.op == 'div' and not np.issubdtype(node.dtype, np.inexact):
+        return words.call_jax('integer division', 'lax.div', o.exact(a).text, o.exact(b).text)
+    return operator(node, [_promoted(node, a, b, o), _promoted(node, b, a, o)])
 
 
-def _promoted(words: Words, node: Node, v: View, other: View, o: Operands) -> Text:
-    """An operand; truth values that meet numbers become numbers by themselves."""
-    if node.op in ('add', 'sub', 'mul') and v.node.op == 'cast' and not is_truth(other):
-        [inside] = v.node.args
-        if inside.dtype == np.bool_ and other.node.op not in ('const', 'cast'):
-            axes = tuple(None if a is None else inside.axes[a] for a in v.axes)
-            if o.words.seen_simply(View(v.node, v.axes, v.shape)) and axes == v.axes:
-                return o.node(v) if _is_name(o.node(v)) else o.met(inside)
-    return o.met(v)
+def _promoted(node: Node, v: View, other: View, o: Operands) -> Text:
+    """An operand that meets another; truth values that meet numbers become numbers by
+    themselves."""
+    by_itself = node.op in ('add', 'sub', 'mul') and other.node.op not in ('const', 'cast')
+    if not by_itself or not is_truth(v):
+        return o.met(v)
+    [truth] = v.node.args
+    has_name = o.node(v).text.isidentifier()
+    return o.met(truth if v.is_whole and truth.is_whole and not has_name else v)
 
 
-def is_truth(v: View) -> bool:
-    """Whether a value is true or false, as it is or as a number."""
-    return v.node.op == 'cast' and v.node.args[0].dtype == np.bool_
-
-
-def _is_name(text: Text) -> bool:
-    return text.text.isidentifier()
-
-
+@composed(*BOTH, *OF_JAX)
 def _function(words: Words, node: Node, o: Operands) -> Text:
     texts = [o.met(v).text for v in node.args]
     fixed = [v for v in node.args if v.node.op == 'const' and v.dtype == node.dtype]
@@ -120,9 +106,18 @@ def _function(words: Words, node: Node, o: Operands) -> Text:
     return call(words.function(node.op), *texts)
 
 
+@composed('rsqrt')
+def _rsqrt(words: Words, node: Node, o: Operands) -> Text:
+    a = o.met(node.args[0]).text
+    if words.is_numpy:
+        return joined(Text('1'), ' / ', call('np.sqrt', a), PRODUCT)
+    return call('jax.lax.rsqrt', a)
+
+
 @composed('neg')
 def _neg(words: Words, node: Node, o: Operands) -> Text:
-    return Text(f'-{o.met(node.args[0]).within(PRODUCT)}', SIGN)
+    inside = o.met(node.args[0]).within(PRODUCT)
+    return Text(f'-{inside}', min(SIGN, inside.strength), inside.signs | {'-'})
 
 
 @composed('not')
@@ -148,15 +143,13 @@ def _cast(words: Words, node: Node, o: Operands) -> Text:
 def _round(words: Words, node: Node, o: Operands) -> Text:
     if node.info == 'TO_NEAREST_EVEN':
         return call(f'{words.np}.round', o.met(node.args[0]).text)
-    words.only_jax('round away from zero')
-    return call('jax.lax.round', o.exact(node.args[0]).text)
+    return words.call_jax('round away from zero', 'lax.round', o.exact(node.args[0]).text)
 
 
 @composed('bitcast')
 def _bitcast(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('bitcast')
-    text = o.exact(node.args[0]).text
-    return call('jax.lax.bitcast_convert_type', text, words.dtype(node.dtype))
+    texts = o.exact(node.args[0]).text, words.dtype(node.dtype)
+    return words.call_jax('bitcast', 'lax.bitcast_convert_type', *texts)
 
 
 # ---- layout ----
@@ -227,9 +220,8 @@ def _reshape(words: Words, node: Node, o: Operands) -> Text:
 
 @composed('pad')
 def _pad(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('pad between elements')
-    a, value = node.args
-    return call('jax.lax.pad', o.exact(a).text, o.exact(value).text, str(list(node.info)))
+    texts = [o.exact(v).text for v in node.args]
+    return words.call_jax('pad between elements', 'lax.pad', *texts, str(list(node.info)))
 
 
 @composed('iota')
@@ -241,42 +233,46 @@ def _iota(words: Words, node: Node, o: Operands) -> Text:
 
 @composed('eye')
 def _eye(words: Words, node: Node, o: Operands) -> Text:
-    more = words.of_type(node.dtype)
-    return Text(f'{words.np}.eye({node.shape[0]}{more and f", dtype={more[2:]}"})')
+    more = [f'dtype={name}' for name in words.unusual(node.dtype)]
+    return call(f'{words.np}.eye', str(node.shape[0]), *more)
 
 
 @composed('dynamic_slice')
 def _dynamic_slice(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('dynamic_slice')
     a, *starts = node.args
-    where = ', '.join(o.met(s).text for s in starts)
-    tail = ',' if len(starts) == 1 else ''
-    return call('jax.lax.dynamic_slice', o.exact(a).text, f'({where}{tail})', str(node.info))
+    texts = o.exact(a).text, tuple_of([o.met(s).text for s in starts]), str(node.info)
+    return words.call_jax(node.op, 'lax.dynamic_slice', *texts)
 
 
 @composed('dynamic_update_slice')
 def _dynamic_update_slice(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('dynamic_update_slice')
     a, new, *starts = node.args
-    where = ', '.join(o.met(s).text for s in starts)
-    tail = ',' if len(starts) == 1 else ''
-    texts = o.exact(a).text, o.exact(new).text, f'({where}{tail})'
-    return call('jax.lax.dynamic_update_slice', *texts)
+    texts = o.exact(a).text, o.exact(new).text, tuple_of([o.met(s).text for s in starts])
+    return words.call_jax(node.op, 'lax.dynamic_update_slice', *texts)
 
 
 # ---- sums and products ----
 
 
+@composed(*REDUCTIONS)
 def _reduce(words: Words, node: Node, o: Operands) -> Text:
-    name, (axes, _) = node.op.removeprefix('reduce_'), node.info
-    [a] = node.args
-    if name not in REDUCTIONS:
-        words.only_jax(node.op)
-        return call('jax.lax.reduce_xor', o.exact(a).text, str(list(axes)))
-    if len(axes) == len(a.shape):
-        return call(f'{words.np}.{REDUCTIONS[name]}', o.exact(a).text)
-    where = str(axes[0] if axes[0] != len(a.shape) - 1 else -1) if len(axes) == 1 else str(axes)
-    return call(f'{words.np}.{REDUCTIONS[name]}', o.exact(a).text, where)
+    [a], (axes, _) = node.args, node.info
+    where = [] if len(axes) == len(a.shape) else [_axes_text(axes, len(a.shape))]
+    return call(f'{words.np}.{REDUCTIONS[node.op]}', o.exact(a).text, *where)
+
+
+def _axes_text(axes: tuple[int, ...], rank: int) -> str:
+    """Some axes as an argument; the last one of all is counted from the end."""
+    if len(axes) > 1:
+        return str(axes)
+    return '-1' if axes[0] == rank - 1 else str(axes[0])
+
+
+@composed('reduce_xor')
+def _reduce_xor(words: Words, node: Node, o: Operands) -> Text:
+    axes, _ = node.info
+    texts = o.exact(node.args[0]).text, str(list(axes))
+    return words.call_jax(node.op, 'lax.reduce_xor', *texts)
 
 
 @composed('argmax', 'argmin')
@@ -287,15 +283,14 @@ def _arg(words: Words, node: Node, o: Operands) -> Text:
     return place if usual else Text(f'{place.text}.astype({words.dtype(node.dtype)})')
 
 
-@composed('cumsum', 'cumprod', 'cummax', 'cummin', 'cumlogsumexp')
+@composed(*CUMULATIVE)
 def _cumulative(words: Words, node: Node, o: Operands) -> Text:
     axis, reverse = node.info
     [a] = node.args
     if node.op in ('cumsum', 'cumprod') and not reverse:
         return call(f'{words.np}.{node.op}', o.exact(a).text, str(axis))
-    words.only_jax(node.op)
     more = ['reverse=True'] if reverse else []
-    return call(f'jax.lax.{node.op}', o.exact(a).text, str(axis), *more)
+    return words.call_jax(node.op, f'lax.{node.op}', o.exact(a).text, str(axis), *more)
 
 
 @composed('einsum')
@@ -322,11 +317,11 @@ def _as_matrices(labels: list[str], out: str, texts: list[Text]) -> Text | None:
             continue
         left, right = (_side(s, texts[k], c, k == first) for k, s in ((first, a), (second, b)))
         if left is not None and right is not None:
-            return Text(f'{left} @ {right}', PRODUCT)
+            return joined(left, ' @ ', right, PRODUCT)
     return None
 
 
-def _side(labels: str, text: Text, c: str, is_left: bool) -> str | None:
+def _side(labels: str, text: Text, c: str, is_left: bool) -> Text | None:
     """One side of a product of matrices; None where it would take more than a transpose."""
     if labels == c:
         return text.within(PRODUCT if is_left else SIGN)
@@ -335,27 +330,14 @@ def _side(labels: str, text: Text, c: str, is_left: bool) -> str | None:
     if not is_left and len(labels) == 2 and labels[0] == c:
         return text.within(SIGN)
     if len(labels) == 2:
-        return f'{text.within(ATOM)}.T'
+        return Text(f'{text.within(ATOM)}.T')
     return None
 
 
-def _factor(text: Text) -> str:
+def _factor(text: Text) -> Text:
     """The left side: a product of another kind has parentheses of its own."""
-    plain = text.strength > PRODUCT or (text.strength == PRODUCT and ' @ ' in text.text)
-    return text.text if plain and ' * ' not in text.text else text.within(ATOM)
-
-
-def _reduce_window(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('reduce_window')
-    size, strides, padding, base, dilation = node.info
-    kind = node.op.removeprefix('reduce_window_')
-    start = {'sum': '0', 'max': '-jnp.inf', 'min': 'jnp.inf'}[kind]
-    f = {'sum': 'jax.lax.add', 'max': 'jax.lax.max', 'min': 'jax.lax.min'}[kind]
-    typed = f'jnp.{node.dtype.name}({start})'
-    given = [o.exact(node.args[0]).text, typed, f, str(size), str(strides), str(padding)]
-    if any(n != 1 for n in (*base, *dilation)):
-        given += [str(base), str(dilation)]
-    return call('jax.lax.reduce_window', *given)
+    holds = text.strength > PRODUCT or (text.strength == PRODUCT and '@' in text.signs)
+    return text if holds and '*' not in text.signs else text.within(ATOM)
 
 
 # ---- constants and what is called by its own name ----
@@ -363,20 +345,17 @@ def _reduce_window(words: Words, node: Node, o: Operands) -> Text:
 
 @composed('array')
 def _array(words: Words, node: Node, o: Operands) -> Text:
-    value = constant_of(View(node, tuple(range(len(node.shape))), node.shape))
-    assert value is not None
+    value = node.info.value
     if value.ndim == 1 and (value == np.arange(len(value))).all() and value.dtype != np.bool_:
         return _iota(words, node, o)
     if value.ndim == 2 and value.shape[0] == value.shape[1] and (value == np.eye(len(value))).all():
         return _eye(words, node, o)
-    more = words.of_type(node.dtype)
-    usual = words.dtype(node.dtype) in ('int', 'bool')
-    return Text(f'{words.np}.array({_nested(words, value)}{"" if usual else more})')
+    plain = words.dtype(node.dtype) in ('int', 'bool')
+    more = [] if plain else words.unusual(node.dtype)
+    return call(f'{words.np}.array', _nested(words, value), *more)
 
 
 def _nested(words: Words, value: Any) -> str:
     if value.ndim == 0:
-        text = words.number(value[()]).text
-        floating = np.issubdtype(value.dtype, np.floating)
-        return f'{text}.0' if floating and text.lstrip('-').isdigit() else text
+        return with_point(words.number(value[()]).text, value.dtype)
     return f'[{", ".join(_nested(words, part) for part in value)}]'

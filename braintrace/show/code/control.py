@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-from ..._jax import FunctionPrimitive, Jaxpr, JaxprEqn, Literal, Var, bind, open_jaxpr, trace
+from ..._jax import (
+    FunctionPrimitive,
+    Jaxpr,
+    JaxprEqn,
+    Literal,
+    Traced,
+    Var,
+    bind,
+    open_jaxpr,
+    trace,
+)
 from ...errors import NotSupportedError
 from .algebra import Algebra
 from .primitives import RULES, several
-from .terms import View, number_of, whole
+from .views import View, is_truth, number_of, whole
 
-CALLS = {
+Call = Callable[[Sequence[Any], Sequence[Any]], list[Any]]  # (all arguments, new values of some)
+CALLS = {  # primitives that call a program, and the parameter that it is
     'jit': 'jaxpr',
     'pjit': 'jaxpr',
     'closed_call': 'call_jaxpr',
@@ -68,8 +79,9 @@ class Branches:
 
 @dataclass(frozen=True, eq=False)
 class WithDerivative:
-    """A function with a derivative of its own: `forward` is its forward rule, or the first half of
-    its backward rule, which then returns the outputs and so many things more for `back`."""
+    """A function with a derivative of its own. Without `back`, `forward` is its forward rule; with
+    it, the first half of its backward rule, which returns the outputs and then what `back` needs
+    of them."""
 
     f: Block
     forward: Block
@@ -86,7 +98,30 @@ class Reader:
     """
 
     def __init__(self, terms: Algebra, derivatives: bool = False):
-        self.terms, self._derivatives, self._count = terms, derivatives, 0
+        self.terms, self._derivatives = terms, derivatives
+
+    def apply(self, f: Callable[..., Any], *args: Any) -> Any:
+        """What a function of trees of arrays gives, in the same form, for trees of terms."""
+        tree: Any
+        views, tree = jax.tree.flatten(args, is_leaf=_is_view)
+        forms: list[Any] = []
+
+        def on_leaves(*leaves: Any) -> list[Any]:
+            outs, form = jax.tree.flatten(f(*tree.unflatten(leaves)))
+            forms.append(form)
+            return outs
+
+        avals = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in views]
+        outs = self.open(trace(on_leaves, *avals), views)
+        return forms[-1].unflatten(outs)
+
+    def open(self, program: Traced, args: Sequence[View]) -> list[View]:
+        """What a program returns; the values that it closes over are constants."""
+        return self.read(program.jaxpr, [*self._closed_over(program), *args])
+
+    def _closed_over(self, program: Traced) -> list[View]:
+        pairs = zip(program.consts, program.jaxpr.invars, strict=False)
+        return [self.constant(value, v.aval) for value, v in pairs]
 
     def read(
         self, jaxpr: Jaxpr, args: Sequence[View], at: dict[Var, View] | None = None
@@ -101,7 +136,8 @@ class Reader:
             return at[atom]
 
         for eqn in jaxpr.eqns:
-            at.update(zip(eqn.outvars, self._equation(eqn, [value(a) for a in eqn.invars])))  # noqa: B905
+            results = self._equation(eqn, [value(a) for a in eqn.invars])
+            at.update(zip(eqn.outvars, results, strict=True))
         return [value(a) for a in jaxpr.outvars]
 
     def constant(self, value: Any, aval: Any) -> View:
@@ -112,21 +148,15 @@ class Reader:
         impl = str(jax.random.key_impl(value))
         return self.terms.op('random_wrap', [data], impl, aval.shape, aval.dtype)
 
-    def argument(self, hint: str, aval: Any) -> View:
-        """A new name."""
-        self._count += 1
-        info = Hint(hint, self._count)
-        return whole(self.terms.node('name', (), info, aval.shape, aval.dtype))
-
     def _equation(self, eqn: JaxprEqn, views: list[View]) -> list[View]:
         name = eqn.primitive.name
         if isinstance(eqn.primitive, FunctionPrimitive):
             f = functools.partial(eqn.primitive.f, **eqn.params)
-            return self._open(trace(f, *eqn.invars), views)
+            return self.open(trace(f, *eqn.invars), views)
         if name in CALLS:
             if name.startswith('custom_') and self._derivatives:
                 return self._with_derivative(eqn, views)
-            return self._open(open_jaxpr(eqn.params[CALLS[name]]), views)
+            return self.open(open_jaxpr(eqn.params[CALLS[name]]), views)
         if name in FLOW:
             return FLOW[name](self, eqn, views)
         if name not in RULES:
@@ -137,24 +167,19 @@ class Reader:
         made = RULES[name](self.terms, eqn, *views)
         return made if isinstance(made, list) else [made]
 
-    def _open(self, program: Any, views: Sequence[View]) -> list[View]:
-        """The results of a program that is written where it is called."""
-        jaxpr, consts = program
-        first = [self.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
-        return self.read(jaxpr, [*first, *views])
-
     # ---- programs inside of programs ----
 
-    def block(self, program: Any, outer: Sequence[View], hints: Sequence[str]) -> Block:
-        """A program whose first inputs are values from outside."""
-        jaxpr, consts = open_jaxpr(program)
-        first = [self.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
-        inside = [self._from_outside(v) for v in outer]
-        own = jaxpr.invars[len(first) + len(inside) :]
-        args = [self.argument(hint, v.aval) for hint, v in zip(hints, own, strict=True)]
-        return Block(tuple(args), tuple(self.read(jaxpr, [*first, *inside, *args])))
+    def block(self, program: Traced, outer: Sequence[View], hints: Sequence[str]) -> Block:
+        """A program whose first inputs are values from outside; its own arguments will be called
+        like `hints`."""
+        given = [*self._closed_over(program), *[self._from_outside(v) for v in outer]]
+        own = [v.aval for v in program.jaxpr.invars[len(given) :]]
+        pairs = zip(hints, own, strict=True)
+        args = [self.terms.argument(hint, a.shape, a.dtype) for hint, a in pairs]
+        return Block(tuple(args), tuple(self.read(program.jaxpr, [*given, *args])))
 
     def _from_outside(self, v: View) -> View:
+        """A value inside of a block as a name for it; constants are written again."""
         if v.node.op in ('const', 'array'):
             return v
         node = self.terms.node('outer', (), v.node, v.node.shape, v.node.dtype)
@@ -165,7 +190,7 @@ class Reader:
         n, m = p['num_consts'], p['num_carry']
         xs = len(views) - n - m
         hints = [*['c'] * m, *['x'] * xs]
-        body = self.block(p['jaxpr'], views[:n], hints)
+        body = self.block(open_jaxpr(p['jaxpr']), views[:n], hints)
         info = Loop(body, n, m, p['length'], p['reverse'])
         given = [*[whole(v.node) for v in views[:n]], *views[n:]]
         return several(self.terms, 'scan', given, info, eqn)
@@ -174,58 +199,61 @@ class Reader:
         p = eqn.params
         n, m = p['cond_nconsts'], p['body_nconsts']
         start = views[n + m :]
-        going_on = self.block(p['cond_jaxpr'], views[:n], ['c'] * len(start))
-        body = self.block(p['body_jaxpr'], views[n : n + m], ['c'] * len(start))
+        hints = ['c'] * len(start)
+        going_on = self.block(open_jaxpr(p['cond_jaxpr']), views[:n], hints)
+        body = self.block(open_jaxpr(p['body_jaxpr']), views[n : n + m], hints)
         given = [*[whole(v.node) for v in views[: n + m]], *start]
         return several(self.terms, 'while', given, While(going_on, body, n + m), eqn)
 
     def cond(self, eqn: JaxprEqn, views: list[View]) -> list[View]:
         which, *given = views
-        branches = eqn.params['branches']
+        branches = [open_jaxpr(branch) for branch in eqn.params['branches']]
         if number_of(which) is not None:
             chosen = min(max(int(number_of(which)), 0), len(branches) - 1)
-            return self._open(open_jaxpr(branches[chosen]), given)
-        blocks = tuple(self.block(b, given, []) for b in branches)
-        truth = which.node.op == 'cast' and which.node.args[0].dtype == np.bool_
-        if truth and len(blocks) == 2:
+            return self.open(branches[chosen], given)
+        blocks = tuple(self.block(branch, given, []) for branch in branches)
+        by_truth = is_truth(which) and len(blocks) == 2
+        if by_truth:
             which, blocks = which.node.args[0], blocks[::-1]
-        info = Branches(blocks, truth and len(blocks) == 2)
+        info = Branches(blocks, by_truth)
         return several(self.terms, 'cond', [which, *[whole(v.node) for v in given]], info, eqn)
 
     # ---- functions with derivatives of their own ----
 
     def _with_derivative(self, eqn: JaxprEqn, views: list[View]) -> list[View]:
+        """A call of a function with a derivative of its own, the rule for that written beside it.
+        `moving` are the numbers of the arguments that have derivatives."""
         avals = [a.aval for a in eqn.invars]
         moving = [i for i, a in enumerate(avals) if np.issubdtype(a.dtype, np.inexact)]
-        jaxpr, consts = open_jaxpr(eqn.params[CALLS[eqn.primitive.name]])
-        f = self._block_of(jaxpr, consts, ['x'] * len(avals))
+        f = self._function(open_jaxpr(eqn.params[CALLS[eqn.primitive.name]]), ['x'] * len(avals))
 
         def call(args: Sequence[Any], moved: Sequence[Any]) -> list[Any]:
             at = dict(zip(moving, moved, strict=True))
             return bind(eqn, [at.get(i, a) for i, a in enumerate(args)])
 
-        if eqn.primitive.name == 'custom_jvp_call':
+        has_tangents = eqn.primitive.name == 'custom_jvp_call'
+        rule = self._forward_rule if has_tangents else self._backward_rule
+        return several(self.terms, 'custom', views, rule(f, avals, moving, call), eqn)
 
-            def rule(*both: Any) -> list[Any]:
-                args, tangents = both[: len(avals)], both[len(avals) :]
-                at = [args[i] for i in moving]
-                moved = [tangents[i] for i in moving]
-                out, tangent = jax.jvp(lambda *m: call(args, m), at, moved)
-                return [*out, *tangent]
+    def _forward_rule(self, f: Block, avals: list, moving: list[int], call: Call) -> WithDerivative:
+        def rule(*both: Any) -> list[Any]:
+            args, tangents = both[: len(avals)], both[len(avals) :]
+            at, moved = [args[i] for i in moving], [tangents[i] for i in moving]
+            out, tangent = jax.jvp(lambda *m: call(args, m), at, moved)
+            return [*out, *tangent]
 
-            program = trace(rule, *avals, *avals)
-            forward = self._block_of(*program, [*['x'] * len(avals), *['dx'] * len(avals)])
-            info = WithDerivative(f, forward, None)
-        else:
-            info = self._backward_rule(f, avals, moving, call)
-        return several(self.terms, 'custom', views, info, eqn)
+        hints = [*['x'] * len(avals), *['dx'] * len(avals)]
+        return WithDerivative(f, self._function(trace(rule, *avals, *avals), hints), None)
 
-    def _backward_rule(self, f: Block, avals: list, moving: list[int], call: Any) -> WithDerivative:
-        kept: dict[str, Any] = {}
+    def _backward_rule(
+        self, f: Block, avals: list, moving: list[int], call: Call
+    ) -> WithDerivative:
+        forms: list[Any] = []
 
         def forward(*args: Any) -> list[Any]:
             out, pull = jax.vjp(lambda *m: call(args, m), *[args[i] for i in moving])
-            residuals, kept['tree'] = jax.tree.flatten(pull)
+            residuals, form = jax.tree.flatten(pull)
+            forms.append(form)
             return [*out, *residuals]
 
         made = trace(forward, *avals)
@@ -234,33 +262,24 @@ class Reader:
 
         def back(*given: Any) -> list[Any]:
             residuals, credit = given[: len(outs) - n], given[len(outs) - n :]
-            at = dict(zip(moving, kept['tree'].unflatten(residuals)(list(credit)), strict=True))
+            pull = forms[-1].unflatten(residuals)
+            at = dict(zip(moving, pull(list(credit)), strict=True))
             zeros = [jax.numpy.zeros(a.shape, a.dtype) for a in avals]
             return [at.get(i, zero) for i, zero in enumerate(zeros)]
 
-        program = trace(back, *outs[n:], *outs[:n])
+        pulled = trace(back, *outs[n:], *outs[:n])
         hints = [*['r'] * (len(outs) - n), *['g'] * n]
         return WithDerivative(
-            f, self._block_of(*made, ['x'] * len(avals)), self._block_of(*program, hints)
+            f, self._function(made, ['x'] * len(avals)), self._function(pulled, hints)
         )
 
-    def _block_of(self, jaxpr: Jaxpr, consts: Sequence[Any], hints: Sequence[str]) -> Block:
-        first = [self.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
-        own = jaxpr.invars[len(first) :]
-        args = [self.argument(hint, v.aval) for hint, v in zip(hints, own, strict=True)]
-        plain = Reader(self.terms)
-        plain._count = self._count
-        outs = plain.read(jaxpr, [*first, *args])
-        self._count = plain._count
-        return Block(tuple(args), tuple(outs))
+    def _function(self, program: Traced, hints: Sequence[str]) -> Block:
+        """A program that takes nothing from outside; derivatives in it are not kept."""
+        return Reader(self.terms).block(program, (), hints)
+
+
+def _is_view(a: Any) -> bool:
+    return isinstance(a, View)
 
 
 FLOW = {'scan': Reader.scan, 'while': Reader.while_loop, 'cond': Reader.cond}
-
-
-@dataclass(frozen=True)
-class Hint:
-    """What an argument may be called, and a number that tells it from others."""
-
-    name: str
-    number: int

@@ -6,14 +6,9 @@ from collections.abc import Sequence
 
 from .control import Branches, Loop, While, WithDerivative
 from .lines import targets, tuple_of
-from .terms import Node
+from .views import Node
 from .words import call
 from .write import Scope, statement
-
-
-def _unpacked(*parts: tuple[int, str]) -> list[str]:
-    """Lines that take the arguments of a function apart, with room for their names."""
-    return [f'{targets(["{}"] * n)} = {what}' for n, what in parts if n]
 
 
 def _pair(outs: Sequence[str], first: int) -> str:
@@ -29,8 +24,8 @@ def _scan(scope: Scope, node: Node, loop: Loop, left: list[str]) -> None:
     given = [scope.exact(v) for v in node.args[loop.consts :]]
     start, xs = given[:m], given[m:]
     name = scope.names.new('body')
-    unpack = _unpacked((m, 'carry'), (len(xs), 'xs'))
-    scope.function(name, 'carry, xs', loop.body, unpack, lambda outs: _pair(outs, m))
+    packed = ('carry', m), ('xs', len(xs))
+    scope.function(name, loop.body, lambda outs: _pair(outs, m), packed)
     f = words.helper('scan') if words.is_numpy else 'jax.lax.scan'
     more = [str(loop.length)] if words.is_numpy or not xs else []
     more += ['reverse=True'] if loop.reverse else []
@@ -44,9 +39,9 @@ def _while(scope: Scope, node: Node, loop: While, left: list[str]) -> None:
         scope.give_name(v.node)
     start = [scope.exact(v) for v in node.args[loop.consts :]]
     going_on, body = scope.names.new('going_on'), scope.names.new('body')
-    unpack = _unpacked((len(start), 'carry'))
-    scope.function(going_on, 'carry', loop.going_on, unpack, lambda outs: outs[0])
-    scope.function(body, 'carry', loop.body, unpack, tuple_of)
+    packed = [('carry', len(start))]
+    scope.function(going_on, loop.going_on, lambda outs: outs[0], packed)
+    scope.function(body, loop.body, tuple_of, packed)
     words = scope.file.words
     f = words.helper('while_loop') if words.is_numpy else 'jax.lax.while_loop'
     scope.line(f'{targets(left)} = ', call(f, going_on, body, tuple_of(start)).text)
@@ -60,18 +55,22 @@ def _cond(scope: Scope, node: Node, branches: Branches, left: list[str]) -> None
     wanted = ('yes', 'no') if branches.by_truth else ('case',) * len(branches.blocks)
     names = [scope.names.new(name) for name in wanted]
     for name, block in zip(names, branches.blocks, strict=True):
-        scope.function(name, '', block, [], tuple_of)
-    choice = scope.exact(which)
-    if scope.file.words.is_numpy:
-        text = f'{names[0]}() if {choice} else {names[1]}()'
-        if not branches.by_truth:
-            last = len(names) - 1
-            text = f'[{", ".join(names)}][min(max({choice}, 0), {last})]()'
-    elif branches.by_truth:
-        text = call('jax.lax.cond', choice, *names).text
-    else:
-        text = call('jax.lax.switch', choice, f'[{", ".join(names)}]').text
+        scope.function(name, block, tuple_of)
+    choose = _choice_by_truth if branches.by_truth else _choice_by_number
+    text = choose(scope.exact(which), names, scope.file.words.is_numpy)
     scope.line(f'{targets(left)} = ', text)
+
+
+def _choice_by_truth(truth: str, names: Sequence[str], by_numpy: bool) -> str:
+    yes, no = names
+    return f'{yes}() if {truth} else {no}()' if by_numpy else f'jax.lax.cond({truth}, {yes}, {no})'
+
+
+def _choice_by_number(number: str, names: Sequence[str], by_numpy: bool) -> str:
+    cases = f'[{", ".join(names)}]'
+    if by_numpy:
+        return f'{cases}[min(max({number}, 0), {len(names) - 1})]()'
+    return f'jax.lax.switch({number}, {cases})'
 
 
 @statement('custom')
@@ -85,14 +84,14 @@ def _custom(scope: Scope, node: Node, info: WithDerivative, left: list[str]) -> 
         return _pair(outs, m)
 
     scope.lines.append('@jax.custom_vjp' if info.back else '@jax.custom_jvp')
-    scope.function(f, '', info.f, [], tuple_of)
+    scope.function(f, info.f, tuple_of)
     if info.back is None:
         scope.lines.append(f'@{f}.defjvp')
-        unpack = _unpacked((n, 'primals'), (n, 'tangents'))
-        scope.function(f'{f}_jvp', 'primals, tangents', info.forward, unpack, pair)
+        packed = ('primals', n), ('tangents', n)
+        scope.function(f'{f}_jvp', info.forward, pair, packed)
     else:
-        scope.function(f'{f}_forward', '', info.forward, [], pair)
-        unpack = _unpacked((len(info.back.args) - m, 'kept'), (m, 'credit'))
-        scope.function(f'{f}_back', 'kept, credit', info.back, unpack, tuple_of)
+        scope.function(f'{f}_forward', info.forward, pair)
+        packed = ('kept', len(info.back.args) - m), ('credit', m)
+        scope.function(f'{f}_back', info.back, tuple_of, packed)
         scope.lines.append(f'{f}.defvjp({f}_forward, {f}_back)')
     scope.line(f'{targets(left)} = ', call(f, *given).text)

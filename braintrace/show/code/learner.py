@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..._jax import Var, is_float, trace
+from ..._jax import Var, is_float
 from ...errors import NotSupportedError
 from ...learn.core import Core
 from ...learn.stateful import CompiledModel, Learning
@@ -24,8 +24,8 @@ from .python import check_backend, module
 from .sections import Leaf, Page, Section
 from .signatures import Signature, of_model
 from .step import MOST_STATES, Given, Made, names_of_lines, of_outputs_alone, step_of
-from .terms import View, whole
 from .trees import Tree
+from .views import View, is_given, spread, whole
 from .words import Text, Words
 from .write import Scope, count_uses
 
@@ -72,9 +72,8 @@ class Writer:
         if len(signature.order) == 1 and signature.state.leaves == (signature.state.root,):
             self._ids[-1] = signature.state_name
         self._ids[len(step.params) :] = self._called_in_source(self._ids[len(step.params) :])
-        self._letter_of = {leaf: name for leaf, name in zip(step.params, self._ids, strict=False)}
-        floats = [k for k, v in enumerate(step.outs) if is_float(v)]
-        self._graded = floats
+        self._letter_of = dict(zip(step.params, self._ids, strict=False))
+        self._graded = [k for k, v in enumerate(step.outs) if is_float(v)]
 
     def _called_in_source(self, ids: list[str]) -> list[str]:
         """The names of states; those that have only a number are called as in the model's lines,
@@ -96,14 +95,15 @@ class Writer:
         made = step_of(self.core, self.reader, given, self._ids)
         letters = letters_of(self.core)
         self._call_by_name(given, made)
-        sections = self._sections(given, made, letters)
+        read = count_uses([*made.grads, *made.traces.values(), *made.outs])
+        counts_steps = given.steps.node in read
+        sections = self._sections(made, letters, counts_steps)
         functions = self.page.write(sections, self._head(), self._credit_lines())
-        self._uses_steps = any(STEPS in line for f in functions for line in f)
-        return module(self.page.file, [self._init(), *functions], self._docstring(letters))
+        return module(self.page.file, [self._init(counts_steps), *functions], self._docstring())
 
     # ---- what is given ----
 
-    def _given(self) -> Given:
+    def _given(self) -> Given[View]:
         step, sig = self.core.program.step, self.signature
         n = len(step.params)
         params = self._leaves(sig.params, self._ids[:n], step.param_vars)
@@ -149,7 +149,7 @@ class Writer:
         states, inner = like.shape[0], jax.ShapeDtypeStruct(like.shape[1:], like.dtype)
         if states == 1:
             one = self._leaf(wanted, 'traces', f'{reached}[0]', inner)
-            return View(one.node, (None, *one.axes), like.shape)
+            return spread(one, 0, 1)
         names = tuple(self.page.names.new(f'{wanted}_{k}') for k in self._states(key, states))
         parts = [terms.name(name, inner.shape, inner.dtype) for name in names]
         for v, name in zip(parts, names, strict=True):
@@ -171,13 +171,13 @@ class Writer:
 
     # ---- names and sections ----
 
-    def _call_by_name(self, given: Given, made: Made) -> None:
+    def _call_by_name(self, given: Given[View], made: Made) -> None:
         """What values are called: by the user's lines first, then by the letters of the rule."""
         hints = self.page.hints
         n = len(self.core.program.step.params)
         new = [*made.hidden, *made.other]
         for v, name in zip(new, self._ids[n:], strict=True):
-            if v.node.op not in ('const', 'name', 'array'):
+            if not is_given(v.node):
                 hints.setdefault(v.node, f'new_{name}')
         for node, name in made.factors.items():
             hints.setdefault(node, name)
@@ -192,7 +192,26 @@ class Writer:
         for node, name in other.items():
             self.page.spare.setdefault(node, name)
 
-    def _sections(self, given: Given, made: Made, letters: Letters) -> list[Section]:
+    def _sections(self, made: Made, letters: Letters, counts_steps: bool) -> list[Section]:
+        sig = self.signature
+        live = count_uses([*made.grads, *made.traces.values()])
+        factors = [whole(node) for node in made.factors if node in live]
+        gradient = Section(
+            'gradient',
+            letters.gradient if made.traces else letters.without,
+            made.grads,
+            lambda texts: [sig.params.build(texts)],
+            ['grads'],
+            _needed(sig.params),
+        )
+        return [
+            self._step_section(made),
+            Section('slopes', letters.factors, factors, lambda texts: [], []),
+            *([self._update_section(made, letters, counts_steps)] if made.traces else []),
+            gradient,
+        ]
+
+    def _step_section(self, made: Made) -> Section:
         sig = self.signature
         inverse = {place: k for k, place in enumerate(sig.order)}
         new = [*made.hidden, *made.other]
@@ -202,49 +221,16 @@ class Writer:
             m = len(state)
             return [sig.state.build(texts[:m]), sig.out.build(texts[m:], fields=False)]
 
-        live = count_uses([*made.grads, *made.traces.values()])
-        factors = [whole(node) for node in made.factors if node in live]
-        keys = list(made.traces)
-        moved = [made.traces[key] for key in keys]
-        counted = [made.steps] if self._counts(made, given) else []
-        told = ', '.join(self._constants(made))
-        constant = f' Here {told}.' if told else ''
+        values, about = [*state, *made.outs], 'The step of the model.'
+        return Section('step', about, values, stepped, ['new_state', 'out'], _needed(sig.state))
 
-        def updated(texts: list[str]) -> list[str]:
-            names = [*map(str, keys), *[STEPS] * len(counted)]
-            pairs = zip(names, texts, strict=True)
-            return ['{' + ', '.join(f'{name!r}: {text}' for name, text in pairs) + '}']
-
-        update = Section(
-            'update', letters.update + constant, [*moved, *counted], updated, ['new_traces']
-        )
-        return [
-            Section(
-                'step',
-                'The step of the model.',
-                [*state, *made.outs],
-                stepped,
-                ['new_state', 'out'],
-            ),
-            Section('slopes', letters.factors, factors, lambda _: [], []),
-            *([update] if moved else []),
-            Section(
-                'gradient',
-                letters.gradient if moved else letters.without,
-                made.grads,
-                lambda t: [sig.params.build(t)],
-                ['grads'],
-            ),
-        ]
-
-    def _counts(self, made: Made, given: Given) -> bool:
-        """Whether the rule looks at the number of steps done."""
-        used = count_uses([*made.grads, *made.traces.values(), *made.outs])
-        self._has_steps = given.steps.node in used
-        return self._has_steps
-
-    def _constants(self, made: Made) -> list[str]:
-        return [f'{name} = {self.words.number(number).text}' for name, number in made.constants]
+    def _update_section(self, made: Made, letters: Letters, counts_steps: bool) -> Section:
+        names, values = [str(key) for key in made.traces], list(made.traces.values())
+        if counts_steps:
+            names, values = [*names, STEPS], [*values, made.steps]
+        constants = [f'{name} = {self.words.number(n).text}' for name, n in made.constants]
+        about = letters.update + (f' Here {", ".join(constants)}.' if constants else '')
+        return Section('update', about, values, lambda texts: [_dict(names, texts)], ['new_traces'])
 
     # ---- the rest of the page ----
 
@@ -261,36 +247,30 @@ class Writer:
         every = len(self._graded) == len(self.core.program.step.outs)
         return [f'dout = jax.grad(loss{"" if every else ", allow_int=True"})(out)']
 
-    def _init(self) -> list[str]:
-        step, terms = self.core.program.step, self.reader.terms
-        avals = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in step.param_vars]
-        keys = list(self.core.shapes)
+    def _init(self, counts_steps: bool) -> list[str]:
+        terms, keys = self.reader.terms, list(self.core.shapes)
+        avals = [v.aval for v in self.core.program.step.param_vars]
+        params = [terms.name(f'params_{k}', a.shape, a.dtype) for k, a in enumerate(avals)]
 
-        def first(*params: Any) -> list[Any]:
-            traces = self.core.init(list(params))
+        def first(params: list[Any]) -> list[Any]:
+            traces = self.core.init(params)
             return [traces[key] for key in keys]
 
-        jaxpr, consts = trace(first, *avals)
-        views = [
-            self.reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)
-        ]
-        params = [terms.name(f'params_{k}', a.shape, a.dtype) for k, a in enumerate(avals)]
-        outs = self.reader.read(jaxpr, [*views, *params])
+        outs = self.reader.apply(first, params)
         used = count_uses(outs)
         if not any(v.node in used for v in params):
             values = self.core.init(None)
             outs = [terms.array(np.asarray(values[key])) for key in keys]
-        scope = Scope(self.page.file, count_uses(outs), {}, self.page.names.copy())
-        scope.known = {
-            v.node: Text(text) for v, text in zip(params, self.signature.params.leaves, strict=True)
-        }
-        texts = [f'{str(key)!r}: {scope.exact(v)}' for key, v in zip(keys, outs, strict=True)]
-        if self._has_steps:
-            texts.append(f'{STEPS!r}: 0')
-        body = [*scope.lines, *wrap('return ', '{' + ', '.join(texts) + '}')]
+        reached = zip(params, self.signature.params.leaves, strict=True)
+        given = {v.node: Text(text) for v, text in reached}
+        scope = Scope(self.page.file, count_uses(outs), {}, self.page.names.copy(), given)
+        names, texts = [str(key) for key in keys], [scope.exact(v) for v in outs]
+        if counts_steps:
+            names, texts = [*names, STEPS], [*texts, '0']
+        body = [*scope.lines, *wrap('return ', _dict(names, texts))]
         return ['# Zero traces.', 'def init(params, state):', *indented(body)]
 
-    def _docstring(self, letters: Letters) -> str:
+    def _docstring(self) -> str:
         sig, step = self.signature, self.core.program.step
         n, state_keys = len(step.params), sig.state.keys
         of_state = self._ids[n:] if state_keys is None else [state_keys[k] for k in sig.order]
@@ -316,3 +296,13 @@ class Writer:
             told_of = ', '.join(shape.replace(' ', '\xa0') for shape in shapes)
             lines += [a.replace('\xa0', ' ') for a in textwrap.wrap(f'{root}: {told_of}', WIDTH)]
         return '\n'.join([*lines, '"""'])
+
+
+def _needed(tree: Tree) -> frozenset[str]:
+    """The argument that is needed to build a tree like this one, if it is."""
+    return frozenset([tree.root] if tree.needs_root else [])
+
+
+def _dict(names: Sequence[str], texts: Sequence[str]) -> str:
+    pairs = zip(names, texts, strict=True)
+    return '{' + ', '.join(f'{name!r}: {text}' for name, text in pairs) + '}'

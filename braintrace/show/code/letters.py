@@ -96,7 +96,9 @@ def _of_filtered(carrier: Filtered, single_step: bool) -> Letters:
     return plain._replace(
         update='e[t] = D e[t-1] + x (x) df, and the low-pass of what is read, '
         f'm[t] = {carrier.kappa:g} m[t-1] + e[t].',
-        gradient='dw = s . m[t]: the learning signal s meets the low-pass.',
+        gradient='dw = s . m[t]: the learning signal s meets the low-pass.'
+        if single_step
+        else f'{plain.gradient} Credit of a leaky read-out meets m[t-1].',
     )
 
 

@@ -8,28 +8,28 @@ from typing import Any
 from ...errors import NotSupportedError
 from .algebra import Algebra
 from .compose import Operands, composed
-from .primitives import rule, several
-from .terms import Node, View
+from .lines import tuple_of
+from .primitives import rule, several, single
+from .views import Node, View
 from .words import Text, Words, call
+
+WINDOWS = ('reduce_window_sum', 'reduce_window_max', 'reduce_window_min')
 
 
 @rule('conv_general_dilated')
 def _conv_term(t: Algebra, eqn: Any, x: View, w: View) -> View:
-    p, out = eqn.params, eqn.outvars[0].aval
     names = (
         'window_strides padding lhs_dilation rhs_dilation dimension_numbers feature_group_count '
         'batch_group_count'
     ).split()
-    info = tuple(p[name] for name in names)
-    return t.op('conv', [x, w], info, out.shape, out.dtype)
+    return single(t, 'conv', [x, w], tuple(eqn.params[name] for name in names), eqn)
 
 
-@rule('reduce_window_sum', 'reduce_window_max', 'reduce_window_min')
+@rule(*WINDOWS)
 def _reduce_window_term(t: Algebra, eqn: Any, a: View) -> View:
-    p, out = eqn.params, eqn.outvars[0].aval
     names = 'window_dimensions window_strides padding base_dilation window_dilation'.split()
-    info = tuple(tuple(p[name]) for name in names)
-    return t.op(eqn.primitive.name, [a], info, out.shape, out.dtype)
+    info = tuple(tuple(eqn.params[name]) for name in names)
+    return single(t, eqn.primitive.name, [a], info, eqn)
 
 
 @rule('sort')
@@ -61,28 +61,19 @@ def _svd_term(t: Algebra, eqn: Any, a: View) -> list[View]:
     return several(t, 'svd', [a], (p['compute_uv'], p['full_matrices']), eqn, order)
 
 
-@rule('random_bits')
-def _random_bits_term(t: Algebra, eqn: Any, key: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op('random_bits', [key], tuple(eqn.params['shape']), out.shape, out.dtype)
-
-
-@rule('random_split')
-def _random_split_term(t: Algebra, eqn: Any, key: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op('random_split', [key], tuple(eqn.params['shape']), out.shape, out.dtype)
+@rule('random_bits', 'random_split')
+def _random_of_shape_term(t: Algebra, eqn: Any, key: View) -> View:
+    return single(t, eqn.primitive.name, [key], tuple(eqn.params['shape']), eqn)
 
 
 @rule('random_wrap', 'random_seed')
 def _random_wrap_term(t: Algebra, eqn: Any, a: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op(eqn.primitive.name, [a], eqn.params['impl'].name, out.shape, out.dtype)
+    return single(t, eqn.primitive.name, [a], eqn.params['impl'].name, eqn)
 
 
 @rule('random_unwrap', 'random_fold_in')
 def _random_other_term(t: Algebra, eqn: Any, *views: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op(eqn.primitive.name, views, None, out.shape, out.dtype)
+    return single(t, eqn.primitive.name, views, None, eqn)
 
 
 # ---- as text ----
@@ -90,7 +81,6 @@ def _random_other_term(t: Algebra, eqn: Any, *views: View) -> View:
 
 @composed('conv')
 def _conv(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('conv_general_dilated')
     strides, padding, lhs, rhs, numbers, features, batches = node.info
     x, w = (o.exact(v).text for v in node.args)
     given = [x, w, str(tuple(strides)), str([tuple(map(int, p)) for p in padding])]
@@ -103,7 +93,7 @@ def _conv(words: Words, node: Node, o: Operands) -> Text:
     for name, count in (('feature_group_count', features), ('batch_group_count', batches)):
         if count != 1:
             given.append(f'{name}={count}')
-    return call('jax.lax.conv_general_dilated', *given)
+    return words.call_jax('conv_general_dilated', 'lax.conv_general_dilated', *given)
 
 
 def _layout(numbers: Any) -> tuple[str, ...] | None:
@@ -119,22 +109,33 @@ def _layout(numbers: Any) -> tuple[str, ...] | None:
     return None if tuple(words) == usual else tuple(words)
 
 
+@composed(*WINDOWS)
+def _reduce_window(words: Words, node: Node, o: Operands) -> Text:
+    size, strides, padding, base, dilation = node.info
+    kind = node.op.removeprefix('reduce_window_')
+    start = {'sum': '0', 'max': '-jnp.inf', 'min': 'jnp.inf'}[kind]
+    f = {'sum': 'jax.lax.add', 'max': 'jax.lax.max', 'min': 'jax.lax.min'}[kind]
+    typed = f'jnp.{node.dtype.name}({start})'
+    given = [o.exact(node.args[0]).text, typed, f, str(size), str(strides), str(padding)]
+    if any(n != 1 for n in (*base, *dilation)):
+        given += [str(base), str(dilation)]
+    return words.call_jax('reduce_window', 'lax.reduce_window', *given)
+
+
 @composed('sort')
 def _sort(words: Words, node: Node, o: Operands) -> Text:
     (axis, stable, keys), _ = node.info
     texts = [o.exact(v).text for v in node.args]
     if len(texts) == 1:
         return Text(f'({call(f"{words.np}.sort", texts[0], str(axis)).text},)')
-    words.only_jax('sort')
     how = f'dimension={axis}', f'is_stable={stable}', f'num_keys={keys}'
-    return call('jax.lax.sort', f'({", ".join(texts)})', *how)
+    return words.call_jax('sort', 'lax.sort', tuple_of(texts), *how)
 
 
 @composed('top_k')
 def _top_k(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('top_k')
     (k,), _ = node.info
-    return call('jax.lax.top_k', o.exact(node.args[0]).text, str(k))
+    return words.call_jax('top_k', 'lax.top_k', o.exact(node.args[0]).text, str(k))
 
 
 @composed('eigh')
@@ -153,37 +154,22 @@ def _svd(words: Words, node: Node, o: Operands) -> Text:
 
 @composed('random_bits')
 def _random_bits(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('random_bits')
-    return call(
-        'jax.random.bits', o.exact(node.args[0]).text, str(node.info), words.dtype(node.dtype)
-    )
+    texts = o.exact(node.args[0]).text, str(node.info), words.dtype(node.dtype)
+    return words.call_jax(node.op, 'random.bits', *texts)
 
 
 @composed('random_split')
 def _random_split(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('random_split')
-    return call('jax.random.split', o.exact(node.args[0]).text, str(node.info))
+    return words.call_jax(node.op, 'random.split', o.exact(node.args[0]).text, str(node.info))
 
 
-@composed('random_wrap')
-def _random_wrap(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('random_wrap')
-    return call('jax.random.wrap_key_data', o.exact(node.args[0]).text, f'impl={node.info!r}')
+@composed('random_wrap', 'random_seed')
+def _random_key(words: Words, node: Node, o: Operands) -> Text:
+    function = {'random_wrap': 'random.wrap_key_data', 'random_seed': 'random.key'}[node.op]
+    return words.call_jax(node.op, function, o.exact(node.args[0]).text, f'impl={node.info!r}')
 
 
-@composed('random_seed')
-def _random_seed(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('random_seed')
-    return call('jax.random.key', o.exact(node.args[0]).text, f'impl={node.info!r}')
-
-
-@composed('random_unwrap')
-def _random_unwrap(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('random_unwrap')
-    return call('jax.random.key_data', o.exact(node.args[0]).text)
-
-
-@composed('random_fold_in')
-def _random_fold_in(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('random_fold_in')
-    return call('jax.random.fold_in', *[o.exact(v).text for v in node.args])
+@composed('random_unwrap', 'random_fold_in')
+def _random_other(words: Words, node: Node, o: Operands) -> Text:
+    function = {'random_unwrap': 'random.key_data', 'random_fold_in': 'random.fold_in'}[node.op]
+    return words.call_jax(node.op, function, *[o.exact(v).text for v in node.args])

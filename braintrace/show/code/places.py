@@ -10,8 +10,8 @@ import numpy as np
 
 from .algebra import Algebra
 from .compose import Operands, composed
-from .primitives import rule
-from .terms import Node, View, number_of
+from .primitives import rule, single
+from .views import Node, View, number_of, spread
 from .words import ATOM, Text, Words, call
 
 
@@ -22,64 +22,94 @@ def mode_name(mode: Any) -> str:
 
 @rule('gather')
 def _gather(t: Algebra, eqn: Any, a: View, where: View) -> View:
-    p, out = eqn.params, eqn.outvars[0].aval
+    p = eqn.params
     numbers, sizes, mode = p['dimension_numbers'], tuple(p['slice_sizes']), p['mode']
-    d, n = where.shape[-1], len(where.shape) - 1
-    whole_parts = (
-        tuple(numbers.start_index_map) == tuple(range(d))
-        and tuple(numbers.collapsed_slice_dims) == tuple(range(d))
-        and tuple(numbers.offset_dims) == tuple(range(n, n + len(a.shape) - d))
-        and sizes == (*(1,) * d, *a.shape[d:])
-        and not getattr(numbers, 'operand_batching_dims', ())
+    d = where.shape[-1]
+    lined_up = _lined_up(
+        a,
+        where,
+        indexed=numbers.start_index_map,
+        gone=numbers.collapsed_slice_dims,
+        parts=numbers.offset_dims,
+        batched=_batched(numbers),
     )
-    if whole_parts:
-        places = [_from_either_end(t, v, k) for v, k in _columns(t, where, a)]
-        if None not in places or mode_name(mode) == 'clip' and d == 1:
-            plain = None not in places
-            taken = places if plain else [v for v, _ in _columns(t, where, a)]
-            info = None if plain else 'clip'
-            return t.op('take', [a, *taken], info, out.shape, out.dtype)
-    return t.op('gather', [a, where], (numbers, sizes, mode), out.shape, out.dtype)
+    if lined_up and sizes == (*(1,) * d, *a.shape[d:]):
+        columns = _columns(t, where)
+        places = _from_either_end(t, columns, a)
+        if places is not None:
+            return single(t, 'take', [a, *places], None, eqn)
+        if mode_name(mode) == 'clip' and d == 1:
+            return single(t, 'take', [a, *columns], 'clip', eqn)
+    return single(t, 'gather', [a, where], (numbers, sizes, mode), eqn)
 
 
 @rule('scatter-add', 'scatter', 'scatter-mul', 'scatter-min', 'scatter-max')
 def _scatter(t: Algebra, eqn: Any, a: View, where: View, new: View) -> View:
     p = eqn.params
-    numbers, kind = p['dimension_numbers'], eqn.primitive.name.removeprefix('scatter')
+    numbers, mode = p['dimension_numbers'], p['mode']
+    kind = eqn.primitive.name.removeprefix('scatter').removeprefix('-')
     d, n = where.shape[-1], len(where.shape) - 1
-    whole_parts = (
-        tuple(numbers.scatter_dims_to_operand_dims) == tuple(range(d))
-        and tuple(numbers.inserted_window_dims) == tuple(range(d))
-        and tuple(numbers.update_window_dims) == tuple(range(n, n + len(a.shape) - d))
-        and new.shape[n:] == a.shape[d:]
-        and not getattr(numbers, 'operand_batching_dims', ())
-        and mode_name(p['mode']) != 'clip'
+    lined_up = _lined_up(
+        a,
+        where,
+        indexed=numbers.scatter_dims_to_operand_dims,
+        gone=numbers.inserted_window_dims,
+        parts=numbers.update_window_dims,
+        batched=_batched(numbers),
     )
-    if whole_parts:
-        places = [_from_either_end(t, v, k) for v, k in _columns(t, where, a)]
-        if None not in places:
-            return _change(t, kind.removeprefix('-'), a, places, new)
-    info = (
-        kind.removeprefix('-'),
-        numbers,
-        p['mode'],
-        p['indices_are_sorted'],
-        p['unique_indices'],
-    )
-    return t.op('scatter', [a, where, new], info, a.shape, a.dtype)
+    if lined_up and new.shape[n:] == a.shape[d:] and mode_name(mode) != 'clip':
+        places = _from_either_end(t, _columns(t, where), a)
+        if places is not None:
+            return _change(t, kind, a, places, new)
+    info = kind, numbers, mode, p['indices_are_sorted'], p['unique_indices']
+    return single(t, 'scatter', [a, where, new], info, eqn)
 
 
-def _columns(t: Algebra, where: View, a: View) -> list[tuple[View, int]]:
-    """The places along each axis, and the length of that axis."""
+def _batched(numbers: Any) -> Sequence[int]:
+    """The axes along which each entry has its own places; older versions of JAX have none."""
+    return getattr(numbers, 'operand_batching_dims', ())
+
+
+def _lined_up(
+    a: View,
+    where: View,
+    *,
+    indexed: Sequence[int],
+    gone: Sequence[int],
+    parts: Sequence[int],
+    batched: Sequence[int],
+) -> bool:
+    """Whether places are those along the first axes of an array, in order: `indexed` are the axes
+    that have places, `gone` those that the parts do not have, `parts` the axes of the parts behind
+    those of the places."""
+    d, n = where.shape[-1], len(where.shape) - 1
+    return (
+        tuple(indexed) == tuple(range(d))
+        and tuple(gone) == tuple(range(d))
+        and tuple(parts) == tuple(range(n, n + len(a.shape) - d))
+        and not batched
+    )
+
+
+def _columns(t: Algebra, where: View) -> list[View]:
+    """The places along each axis."""
     last = len(where.shape) - 1
-    return [(t.index(where, last, k), a.shape[k]) for k in range(where.shape[-1])]
+    return [t.index(where, last, k) for k in range(where.shape[-1])]
 
 
-def _from_either_end(t: Algebra, v: View, n: int) -> View | None:
+def _from_either_end(t: Algebra, columns: Sequence[View], a: View) -> list[View] | None:
+    """Places along the first axes of an array as indexing takes them, negative ones too; None where
+    indexing would do something else."""
+    places = [_before_wrapping(t, v, n) for v, n in zip(columns, a.shape, strict=False)]
+    known = [v for v in places if v is not None]
+    return known if len(known) == len(places) else None
+
+
+def _before_wrapping(t: Algebra, v: View, n: int) -> View | None:
     """Places before negative ones were counted from the end, which indexing does by itself; None
     where that was not done and cannot be left out."""
     while v.node.op == 'cast' and np.issubdtype(v.node.args[0].dtype, np.integer):
-        v = _operand(v, 0)
+        v = t.operand(v, 0)
     if v.node.op in ('iota', 'array', 'const'):
         return v
     if v.node.op != 'where':
@@ -88,18 +118,13 @@ def _from_either_end(t: Algebra, v: View, n: int) -> View | None:
     is_below = below.node.op == 'lt' and below.node.args[0].node is plain.node
     added = moved.node.op == 'add' and any(number_of(x) == n for x in moved.node.args)
     if is_below and number_of(below.node.args[1]) == 0 and added:
-        return _operand(v, 2)
+        return t.operand(v, 2)
     return None
 
 
-def _operand(v: View, k: int) -> View:
-    arg = v.node.args[k]
-    return View(arg.node, tuple(None if a is None else arg.axes[a] for a in v.axes), v.shape)
-
-
-def _change(t: Algebra, kind: str, a: View, places: Sequence[View | None], new: View) -> View:
+def _change(t: Algebra, kind: str, a: View, places: Sequence[View], new: View) -> View:
     """`a.at[places].add(new)`, without axes of length one that are the same in all."""
-    at = [v for v in places if v is not None]
+    at = list(places)
     d, n = len(at), len(at[0].shape)
     for k in reversed(range(n)):
         if all(v.shape[k] == 1 and v.axes[k] is None for v in (*at, new)):
@@ -112,12 +137,9 @@ def _change(t: Algebra, kind: str, a: View, places: Sequence[View | None], new: 
             a, new = t.index(a, k, 0), t.index(new, at_new, 0)
             gone.append(k)
     made = t.op('change', [a, *at, new], kind, a.shape, a.dtype)
-    axes: list[int | None] = list(made.axes)
-    shape = list(made.shape)
     for k in sorted(gone):
-        axes.insert(k, None)
-        shape.insert(k, 1)
-    return View(made.node, tuple(axes), tuple(shape))
+        made = spread(made, k, 1)
+    return made
 
 
 # ---- as text ----
@@ -144,27 +166,26 @@ def _change_text(words: Words, node: Node, o: Operands) -> Text:
 
 @composed('gather')
 def _gather_text(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('gather')
     a, where = node.args
     numbers, sizes, mode = node.info
     fields = ('offset_dims', 'collapsed_slice_dims', 'start_index_map')
     more = ('operand_batching_dims', 'start_indices_batching_dims')
     layout = f'jax.lax.GatherDimensionNumbers({_fields(numbers, fields, more)})'
     texts = o.exact(a).text, o.exact(where).text, layout, str(tuple(sizes))
-    return call('jax.lax.gather', *texts, f"mode='{mode_name(mode)}'")
+    return words.call_jax('gather', 'lax.gather', *texts, f"mode='{mode_name(mode)}'")
 
 
 @composed('scatter')
 def _scatter_text(words: Words, node: Node, o: Operands) -> Text:
-    words.only_jax('scatter')
     kind, numbers, mode, is_sorted, unique = node.info
     fields = ('update_window_dims', 'inserted_window_dims', 'scatter_dims_to_operand_dims')
     more = ('operand_batching_dims', 'scatter_indices_batching_dims')
     layout = f'jax.lax.ScatterDimensionNumbers({_fields(numbers, fields, more)})'
     texts = [o.exact(v).text for v in node.args]
-    flags = [f'indices_are_sorted={is_sorted}'] * is_sorted + [f'unique_indices={unique}'] * unique
-    name = f'jax.lax.scatter_{kind}' if kind else 'jax.lax.scatter'
-    return call(name, *texts, layout, *flags, f"mode='{mode_name(mode)}'")
+    flags = ['indices_are_sorted=True'] if is_sorted else []
+    flags += ['unique_indices=True'] if unique else []
+    name = f'lax.scatter_{kind}' if kind else 'lax.scatter'
+    return words.call_jax('scatter', name, *texts, layout, *flags, f"mode='{mode_name(mode)}'")
 
 
 def _fields(numbers: Any, fields: Sequence[str], more: Sequence[str]) -> str:

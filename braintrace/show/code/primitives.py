@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .algebra import LETTERS, Algebra
-from .terms import FEW, Spec, View, constant_of, move_axes, number_of
+from .terms import FEW, Spec
+from .views import View, constant_of, move_axes, number_of, spread, with_axes
 
 Rule = Callable[..., Any]  # (terms, eqn, *views) -> a view, or a list of them
 RULES: dict[str, Rule] = {}
@@ -36,11 +37,11 @@ FOLDED: dict[str, Callable] = {
     'min': np.minimum,
     'pow': np.power,
 }
-SAME = (
+UNCHANGED = (
     'stop_gradient copy copy_p optimization_barrier sharding_constraint name pvary '
     'layout_constraint trace_mark'
 ).split()
-MANY = {'cumsum', 'cumprod', 'cummax', 'cummin', 'cumlogsumexp'}
+CUMULATIVE = ('cumsum', 'cumprod', 'cummax', 'cummin', 'cumlogsumexp')
 
 
 def rule(*names: str) -> Callable[[Rule], Rule]:
@@ -94,14 +95,9 @@ def _binary(t: Algebra, eqn: Any, a: View, b: View) -> View:
     if name == 'lt' and a.node.op == 'iota' and number_of(b) == 0:
         return t.const(False, dtype, a.shape)
     if name == 'eq' and a.node.op == 'iota' and a.node is b.node and a.axes != b.axes:
-        square = t.op('eye', [], None, (*a.node.shape, *b.node.shape), dtype)
-        order = [
-            k
-            for k, both in enumerate(zip(a.axes, b.axes, strict=True))
-            if any(x is not None for x in both)
-        ]
-        axes = tuple(order.index(k) if k in order else None for k in range(len(a.shape)))
-        return View(square.node, axes, a.shape)
+        square = t.node('eye', (), None, (*a.node.shape, *b.node.shape), dtype)
+        kept = [k for k in range(len(a.shape)) if (a.axes[k], b.axes[k]) != (None, None)]
+        return with_axes(square, kept, a.shape)
     return t.pointwise(name, [a, b], dtype)
 
 
@@ -128,15 +124,14 @@ def _cast(t: Algebra, eqn: Any, a: View) -> View:
     return t.cast(a, eqn.params['new_dtype'])
 
 
-@rule(*SAME)
+@rule(*UNCHANGED)
 def _same(t: Algebra, eqn: Any, *views: View) -> list[View]:
     return list(views)
 
 
 @rule('bitcast_convert_type')
 def _bitcast(t: Algebra, eqn: Any, a: View) -> View:
-    out = eqn.outvars[0].aval
-    return t.op('bitcast', [a], None, out.shape, out.dtype)
+    return single(t, 'bitcast', [a], None, eqn)
 
 
 # ---- layout ----
@@ -220,17 +215,19 @@ def _unstack(t: Algebra, eqn: Any, a: View) -> list[View]:
 
 @rule('pad')
 def _pad(t: Algebra, eqn: Any, a: View, value: View) -> View:
-    config, out = [tuple(map(int, c)) for c in eqn.params['padding_config']], eqn.outvars[0].aval
-    plain = all(low >= 0 and high >= 0 and not inside for low, high, inside in config)
-    if not plain:
-        return t.op('pad', [a, value], tuple(config), out.shape, out.dtype)
+    config = [tuple(map(int, c)) for c in eqn.params['padding_config']]
+    around = all(low >= 0 and high >= 0 and not inside for low, high, inside in config)
+    if not around:
+        return single(t, 'pad', [a, value], tuple(config), eqn)
+
+    def filled(k: int, n: int) -> View:
+        """The value n times beside `a` along axis k."""
+        shape = (*a.shape[:k], n, *a.shape[k + 1 :])
+        return View(value.node, (None,) * len(shape), shape)
+
     for k, (low, high, _) in enumerate(config):
         if low or high:
-            sides = [
-                View(value.node, (None,) * len(a.shape), (*a.shape[:k], n, *a.shape[k + 1 :]))
-                for n in (low, high)
-            ]
-            a = t.concat([sides[0], a, sides[1]], k)
+            a = t.concat([filled(k, low), a, filled(k, high)], k)
     return a
 
 
@@ -238,10 +235,7 @@ def _pad(t: Algebra, eqn: Any, a: View, value: View) -> View:
 def _tile(t: Algebra, eqn: Any, a: View) -> View:
     for k, times in enumerate(map(int, eqn.params['reps'])):
         if a.shape[k] == 1:
-            one = t.index(a, k, 0)
-            axes, shape = (*one.axes[:k], None, *one.axes[k:]), list(a.shape)
-            shape[k] = times
-            a = View(one.node, axes, tuple(shape))
+            a = spread(t.index(a, k, 0), k, times)
         else:
             a = t.concat([a] * times, k)
     return a
@@ -253,10 +247,8 @@ def _iota(t: Algebra, eqn: Any) -> View:
     dtype, n = eqn.params['dtype'], shape[k]
     if n == 1:
         return t.const(0, dtype, shape)
-    line = t.op('iota', [], None, (n,), dtype)
-    if n <= FEW:
-        line = t.array(np.arange(n, dtype=dtype))
-    return View(line.node, tuple(0 if j == k else None for j in range(len(shape))), tuple(shape))
+    line = t.array(np.arange(n, dtype=dtype)) if n <= FEW else t.op('iota', [], None, (n,), dtype)
+    return with_axes(line.node, [k], shape)
 
 
 @rule('dynamic_slice')
@@ -293,15 +285,13 @@ def _reduce(t: Algebra, eqn: Any, a: View) -> View:
 
 @rule('argmax', 'argmin')
 def _arg(t: Algebra, eqn: Any, a: View) -> View:
-    out = eqn.outvars[0].aval
-    name, axes = eqn.primitive.name, eqn.params['axes']
-    return t.op(name, [a], axes[0], out.shape, out.dtype)
+    return single(t, eqn.primitive.name, [a], eqn.params['axes'][0], eqn)
 
 
-@rule(*MANY)
+@rule(*CUMULATIVE)
 def _cumulative(t: Algebra, eqn: Any, a: View) -> View:
     info = eqn.params['axis'], eqn.params['reverse']
-    return t.op(eqn.primitive.name, [a], info, a.shape, a.dtype)
+    return single(t, eqn.primitive.name, [a], info, eqn)
 
 
 @rule('dot_general')
@@ -330,6 +320,12 @@ def _precision(given: Any) -> str | None:
 
 
 # ---- helpers ----
+
+
+def single(t: Algebra, op: str, views: Sequence[View], info: Any, eqn: Any) -> View:
+    """The result of an operation on whole arrays that has one."""
+    out = eqn.outvars[0].aval
+    return t.op(op, views, info, out.shape, out.dtype)
 
 
 def several(

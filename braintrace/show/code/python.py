@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..._jax import ClosedJaxpr, open_jaxpr
+from ..._jax import open_jaxpr
 from . import flow  # noqa: F401, it fills the table of statements
 from .algebra import Algebra
 from .control import Reader
 from .lines import Names, indented, tuple_of, wrap
-from .terms import whole
 from .words import Text, Words
 from .write import File, Scope, count_uses
 
@@ -54,22 +53,19 @@ def jaxpr_to_python(
     """
     words = Words(check_backend(backend))
     reader = Reader(Algebra(), derivatives=backend == 'jax')
-    jaxpr, consts = open_jaxpr(_program(closed_jaxpr))
-    first = [reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
-    own = jaxpr.invars[len(first) :]
-    given = _names(names, len(own))
-    top = Names([function, *given, *words.helper_names])
-    args = [
-        whole(reader.terms.node('name', (), name, v.aval.shape, v.aval.dtype))
-        for name, v in zip(given, own, strict=True)
-    ]
-    outs = reader.read(jaxpr, [*first, *args])
+    program = open_jaxpr(_program(closed_jaxpr))
+    own = [v.aval for v in program.jaxpr.invars[len(program.consts) :]]
+    arguments = _names(names, len(own))
+    pairs = zip(arguments, own, strict=True)
+    args = [reader.terms.name(name, a.shape, a.dtype) for name, a in pairs]
+    outs = reader.open(program, args)
+    top = Names([function, *arguments, *words.helper_names])
     file = File(words, top)
-    scope = Scope(file, count_uses(outs), {}, top)
-    scope.known = {v.node: Text(v.node.info) for v in args}
+    given = {v.node: Text(v.node.info) for v in args}
+    scope = Scope(file, count_uses(outs), {}, top, given)
     results = [scope.exact(v) for v in outs]
-    body = [*scope.lines, *wrap('return ', tuple_of(results) if results else '()')]
-    lines = [f'def {function}({", ".join(given)}):', *indented(body)]
+    body = [*scope.lines, *wrap('return ', tuple_of(results))]
+    lines = [f'def {function}({", ".join(arguments)}):', *indented(body)]
     return module(file, [lines])
 
 
@@ -97,13 +93,14 @@ def check_backend(backend: str) -> str:
 
 
 def _program(given: Any) -> Any:
-    program = getattr(given, 'jaxpr', None) if not isinstance(given, ClosedJaxpr) else given
-    if program is None and not hasattr(given, 'eqns'):
-        raise TypeError(
-            '`closed_jaxpr` must be a program, as `jax.make_jaxpr(f)(*args)` gives it, got '
-            f'{type(given).__name__}.'
-        )
-    return given if program is None else program
+    """A program, or the one in what JAX has traced or lowered."""
+    for program in (given, getattr(given, 'jaxpr', None)):
+        if hasattr(program, 'eqns'):
+            return program
+    raise TypeError(
+        '`closed_jaxpr` must be a program, as `jax.make_jaxpr(f)(*args)` gives it, got '
+        f'{type(given).__name__}.'
+    )
 
 
 def _names(names: Sequence[str] | None, count: int) -> list[str]:

@@ -3,13 +3,13 @@ returns for those below."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from .lines import WIDTH, Names, comment, indented, wrap
-from .terms import Node, View
+from .terms import Terms
+from .views import Node, View
 from .words import Text, Words
 from .write import File, Scope, count_uses
 
@@ -43,6 +43,7 @@ class Section:
         outs: the values that it is for.
         give: from their texts to what it returns first.
         targets: what `learn` calls these.
+        like: the arguments by whose class or structure it builds what it returns.
     """
 
     name: str
@@ -50,34 +51,28 @@ class Section:
     outs: Sequence[View]
     give: Callable[[list[str]], list[str]]
     targets: Sequence[str]
+    like: frozenset[str] = frozenset()
 
 
 @dataclass(eq=False)
 class Written:
-    """A section, the names of the leaves and values that it reads, and the values it has made."""
+    """A section with its lines.
+
+    Args:
+        section: what it is for.
+        scope: its lines.
+        first: what it returns first.
+        roots: the arguments of `learn` that it takes.
+        reads: what it takes of the functions above it, by name, and what `learn` calls that.
+        values: what it returns besides, for the functions below it.
+    """
 
     section: Section
     scope: Scope
     first: list[str]
     roots: list[str] = field(default_factory=list)
-    reads: dict[str, str] = field(default_factory=dict)  # names, and what `learn` calls them
+    reads: dict[str, str] = field(default_factory=dict)
     values: list[str] = field(default_factory=list)
-
-
-class Watched(dict):
-    """The known names of a function, and which of them were read."""
-
-    def __init__(self, known: Mapping[Node, Text]):
-        super().__init__(known)
-        self.given, self.read = set(known), {}  # type: ignore[var-annotated]
-
-    def __getitem__(self, node: Node) -> Text:
-        if node in self.given:
-            self.read[node] = True
-        return super().__getitem__(node)
-
-    def get(self, node: Node, default: Any = None) -> Any:
-        return self[node] if node in self else default
 
 
 class Page:
@@ -93,7 +88,7 @@ class Page:
         self._roots: list[str] = []
 
     def leaf(
-        self, terms: Any, wanted: str, root: str, reached: str, shape: Sequence[int], dtype: Any
+        self, terms: Terms, wanted: str, root: str, reached: str, shape: Sequence[int], dtype: Any
     ) -> View:
         """An array that the page is given."""
         name = self.names.new(wanted)
@@ -121,43 +116,32 @@ class Page:
         known: dict[Node, Text] = {n: Text(leaf.name) for n, leaf in self._leaves.items()}
         written = []
         for section in sections:
-            scope = Scope(self.file, uses, self.hints, self.names, None, True, self.spare)
-            scope.known = Watched(known)
+            scope = Scope(
+                self.file, uses, self.hints, self.names, known, shapes=True, spare=self.spare
+            )
             first = section.give([scope.exact(v) for v in section.outs])
             if scope.lines or section.outs:
                 written.append(Written(section, scope, first))
-            known.update(scope.known)
+            known = {**known, **scope.made}
         self._hand_on(written)
-        learn = [
-            *comment(LEARN),
-            head,
-            *indented(self._calls(written, after_step)),
-        ]
+        learn = [*comment(LEARN), head, *indented(self._calls(written, after_step))]
         return [learn, *[self._function(w) for w in written]]
 
     def _hand_on(self, written: Sequence[Written]) -> None:
         """Find what each function reads, and returns for those below."""
         home: dict[str, Written] = {}
         for w in written:
-            known = w.scope.known
-            assert isinstance(known, Watched)
-            leaves = [self._leaves[n] for n in known.read if n in self._leaves]
-            asked = {leaf.root for leaf in leaves} | _like_which(w.first)
-            roots = sorted(asked, key=self._roots.index)
-            names = [dict.__getitem__(known, n).text for n in known.read if n not in self._leaves]
-            w.roots = roots
-            for name in dict.fromkeys(names):
-                if name not in home:
-                    continue
-                maker = home[name]
-                if name in maker.first:  # returned as it is
-                    w.reads[name] = maker.section.targets[maker.first.index(name)]
-                    continue
-                w.reads[name] = name
-                if name not in maker.values:
-                    maker.values.append(name)
-            for node in known.keys() - known.given:
-                home[dict.__getitem__(known, node).text] = w
+            asked = {leaf.root for leaf in self._leaves_of(w).values()} | w.section.like
+            w.roots = sorted(asked, key=self._roots.index)
+            read = [w.scope.given[n].text for n in w.scope.read if n not in self._leaves]
+            for name in read:
+                if name in home:
+                    w.reads[name] = _handed_on(name, home[name])
+            home |= {text.text: w for text in w.scope.made.values()}
+
+    def _leaves_of(self, w: Written) -> dict[Node, Leaf]:
+        """The leaves that a function reads."""
+        return {n: self._leaves[n] for n in w.scope.read if n in self._leaves}
 
     def _calls(self, written: Sequence[Written], after_step: Sequence[str]) -> list[str]:
         """The lines of `learn`."""
@@ -176,37 +160,36 @@ class Page:
 
     def _function(self, w: Written) -> list[str]:
         """One function with a comment above it."""
-        known = w.scope.known
-        assert isinstance(known, Watched)
-        leaves = [self._leaves[n] for n in known.read if n in self._leaves]
-        shapes = {self._leaves[n].name: n.shape for n in known.read if n in self._leaves}
-        whole_roots = {leaf.root: leaf.name for leaf in leaves if leaf.is_root}
+        leaves = self._leaves_of(w)
+        whole_roots = {leaf.root: leaf.name for leaf in leaves.values() if leaf.is_root}
         args = ', '.join([*[whole_roots.get(a, a) for a in w.roots], *w.reads])
-        body = [*self._unpacked(leaves, shapes), *w.scope.lines]
-        results = [*w.first, *w.values]
-        body += wrap('return ', ', '.join(results))
+        results = ', '.join([*w.first, *w.values])
+        body = [*self._unpacked(leaves), *w.scope.lines, *wrap('return ', results)]
         return [
             *comment(w.section.about),
             *wrap('', f'def {w.section.name}({args}):'),
             *indented(body),
         ]
 
-    def _unpacked(self, leaves: Sequence[Leaf], shapes: Mapping[str, tuple]) -> list[str]:
+    def _unpacked(self, leaves: Mapping[Node, Leaf]) -> list[str]:
         """Lines that take the leaves out of their arguments."""
+        shapes = {leaf.name: node.shape for node, leaf in leaves.items()}
         lines: list[str] = []
         for root in self._roots:
-            mine = [a for a in leaves if a.root == root and not a.is_root]
-            together = {a.with_it: a for a in mine if a.with_it}
-            alone = [a for a in mine if not a.with_it]
-            lines += _assignments(alone, shapes)
-            for names, a in together.items():
-                lines.append(f'{", ".join(names)} = {a.reached}')
+            mine = [a for a in leaves.values() if a.root == root and not a.is_root]
+            lines += _assignments([a for a in mine if not a.with_it], shapes)
+            together = {a.with_it: a.reached for a in mine if a.with_it}
+            lines += [f'{", ".join(names)} = {reached}' for names, reached in together.items()]
         return lines
 
 
-def _like_which(results: Sequence[str]) -> set[str]:
-    """The arguments whose class or structure some results take."""
-    return {root for text in results for root in re.findall(r'\b(?:type|structure)\((\w+)', text)}
+def _handed_on(name: str, maker: Written) -> str:
+    """What `learn` calls a value of a function above, which returns it from now on."""
+    if name in maker.first:
+        return maker.section.targets[maker.first.index(name)]
+    if name not in maker.values:
+        maker.values.append(name)
+    return name
 
 
 def _assignments(leaves: Sequence[Leaf], shapes: Mapping[str, tuple]) -> list[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
-import jax
 import jax.numpy as jnp
 
-from ..._jax import is_float, trace
+from ..._jax import is_float
 from ...engine.program import Program
 from ...engine.window import Window
 from ...learn.core import KEEP, Core
@@ -22,26 +21,49 @@ from ...rules.rtrl import Rtrl, RtrlOfSamples
 from ...rules.signals import Extra
 from .control import Reader
 from .names import common_part, names_in_source
-from .terms import Node, View
+from .views import Node, View, is_given
 
 MOST_STATES = 4  # of a unit, which have a letter each
 
 
-class Given(NamedTuple):
-    """What a step of a learner starts from, as terms."""
+V = TypeVar('V')  # arrays, or terms in their place
 
-    params: list[View]
-    hidden: list[View]
-    other: list[View]
-    traces: dict[TraceKey, View]
-    steps: View
-    inputs: list[View]
-    credit: list[View]
-    modulator: View | None
+
+class Given(NamedTuple, Generic[V]):
+    """What a step of a learner starts from."""
+
+    params: list[V]
+    hidden: list[V]
+    other: list[V]
+    traces: dict[TraceKey, V]
+    steps: V
+    inputs: list[V]
+    credit: list[V]
+    modulator: V | None
+
+
+class Results(NamedTuple, Generic[V]):
+    """What a step of a learner returns; the traces in the order in which they are given."""
+
+    grads: list[V]
+    outs: list[V]
+    hidden: list[V]
+    other: list[V]
+    traces: list[V]
+    steps: V
+
+
+class Letter(NamedTuple):
+    """What the mathematics calls a value, and whether that is a factor of the transition: `D`,
+    `df`, `Phi`."""
+
+    name: str
+    is_factor: bool
 
 
 class Made(NamedTuple):
-    """What it returns, as terms, and what its values are called."""
+    """What a step of a learner returns, as terms, and what its values are called: the factors of
+    the transition, other nodes, and factors that are one number."""
 
     grads: list[View]
     outs: list[View]
@@ -85,73 +107,67 @@ def watched(core: Core) -> tuple[Core, Seen]:
     return replace(core, signal=replace(signal, same_step=same_step, entry=entry)), seen
 
 
-def step_of(core: Core, reader: Reader, given: Given, names: Sequence[str]) -> Made:
+def step_of(core: Core, reader: Reader, given: Given[View], names: Sequence[str]) -> Made:
     """One step of a learner: what `Core.forward` and `Core.online` do with a window of one step.
     `names` are those of the parameters, then of the states."""
     core, seen = watched(core)
-    letters = Lettered(core, names)
-    named: list[tuple[str, bool]] = []
-    sizes = [len(part) for part in (given.params, given.hidden, given.other, given.inputs)]
+    lettered = Lettered(core, names)
     keys = list(given.traces)
-    flat = [
-        *given.params,
-        *given.hidden,
-        *given.other,
-        *given.inputs,
-        *given.traces.values(),
-        given.steps,
-        *given.credit,
-        *([given.modulator] if given.modulator is not None else []),
-    ]
+    letters: list[Letter] = []
 
-    def run(*values: Any) -> list[Any]:
-        rest = iter(values)
-        params, hidden, other, inputs = ([next(rest) for _ in range(n)] for n in sizes)
-        traces = {key: next(rest) for key in keys}
-        steps = next(rest)
-        credit = [next(rest)[None] if is_float(v) else None for v in core.program.step.outs]
-        extra = Extra(None, *[m[None] for m in rest])
-        weights = Weights(list(core.program.step.captured), params)
-        carried = Carried(hidden, other, traces, steps)
-        xs = [x[None] for x in inputs]
-        outs, after = core.forward(weights, carried, xs, 1)
-        grads, _ = core.online(weights, carried, xs, 1, extra, credit, [None] * sizes[1])
-        spoken = list(letters.values(seen))
-        named.extend((name, factor) for name, factor, _ in spoken)
-        results = [*grads, *[a[0] for a in outs], *after.hidden, *after.other]
-        results += [after.traces[key] for key in keys]
-        return [*results, after.steps, *[value for _, _, value in spoken]]
+    def run(given: Given[Any], traces: list[Any]) -> tuple[Results[Any], list[Any]]:
+        results = _run(core, given, dict(zip(keys, traces, strict=True)))
+        pairs = list(lettered.values(seen))
+        letters.extend(letter for letter, _ in pairs)
+        return results, [value for _, value in pairs]
 
-    avals = [jax.ShapeDtypeStruct(v.shape, v.dtype) for v in flat]
-    jaxpr, consts = trace(run, *avals)
-    first = [reader.constant(c, v.aval) for c, v in zip(consts, jaxpr.invars, strict=False)]
-    rest = iter(reader.read(jaxpr, [*first, *flat]))
-    n = len(core.program.step.outs)
-    grads, outs, hidden, other = (
-        [next(rest) for _ in range(k)] for k in (sizes[0], n, *sizes[1:3])
-    )
-    traces = {key: next(rest) for key in keys}
-    steps = next(rest)
-    values = list(rest)
-    factors, hints = _hints(named, values)
+    traces = list(given.traces.values())
+    results, values = reader.apply(run, given._replace(traces={}), traces)
+    pairs = list(zip(letters, values, strict=True))
+    factors, hints = _hints(pairs)
     constants = [
-        (name, v.node.info)
-        for (name, factor), v in zip(named, values, strict=True)
-        if factor and v.node.op == 'const'
+        (letter.name, v.node.info)
+        for letter, v in pairs
+        if letter.is_factor and v.node.op == 'const'
     ]
-    return Made(grads, outs, hidden, other, traces, steps, factors, hints, constants)
+    return Made(
+        results.grads,
+        results.outs,
+        results.hidden,
+        results.other,
+        dict(zip(keys, results.traces, strict=True)),
+        results.steps,
+        factors,
+        hints,
+        constants,
+    )
 
 
-def _hints(
-    names: Sequence[tuple[str, bool]], views: Sequence[View]
-) -> tuple[dict[Node, str], dict[Node, str]]:
-    """What nodes are called that are a factor (D, df), and all others that have a letter."""
+def _run(core: Core, given: Given[Any], traces: dict[TraceKey, Any]) -> Results[Any]:
+    """One step of a learner on arrays; `given` are they but for the traces."""
+    step = core.program.step
+    weights = Weights(list(step.captured), given.params)
+    carried = Carried(given.hidden, given.other, traces, given.steps)
+    xs = [x[None] for x in given.inputs]
+    graded = iter(given.credit)
+    credit = [next(graded)[None] if is_float(v) else None for v in step.outs]
+    extra = Extra(None, None if given.modulator is None else given.modulator[None])
+    outs, after = core.forward(weights, carried, xs, 1)
+    grads, _ = core.online(weights, carried, xs, 1, extra, credit, [None] * len(given.hidden))
+    first = [a[0] for a in outs]
+    return Results(
+        grads, first, after.hidden, after.other, [after.traces[key] for key in traces], after.steps
+    )
+
+
+def _hints(pairs: Sequence[tuple[Letter, View]]) -> tuple[dict[Node, str], dict[Node, str]]:
+    """What nodes are called that are a factor, and all others that have a letter."""
     wishes: dict[Node, list[str]] = {}
     factors: set[Node] = set()
-    for (name, factor), v in zip(names, views, strict=True):
-        if v.node.op not in ('const', 'name', 'array', 'outer'):
-            wishes.setdefault(v.node, []).append(name)
-            if factor:
+    for letter, v in pairs:
+        if not is_given(v.node):
+            wishes.setdefault(v.node, []).append(letter.name)
+            if letter.is_factor:
                 factors.add(v.node)
     called = {node: _together(asked) for node, asked in wishes.items()}
     return (
@@ -181,35 +197,35 @@ class Lettered:
         sources = self.core.program.layout.relations[relation].sources
         return '_'.join(self._name[s.leaf] for s in sources) or 'w'
 
-    def values(self, seen: Seen) -> Iterator[tuple[str, bool, Any]]:
-        """A name, whether it is a factor of the transition, and the value, without the axis of
-        steps."""
+    def values(self, seen: Seen) -> Iterator[tuple[Letter, Any]]:
+        """The letters, each with its value, without the axis of steps."""
         window = seen.window
         if window is None:
             return
         carrier = self.core.carrier
         if isinstance(carrier, Rtrl):
             Phi, M = carrier.state.influence(window, carrier.params)
-            yield 'Phi', True, Phi
+            yield Letter('Phi', True), Phi
             for p, m in zip(carrier.params, M, strict=True):
-                yield f'M_{self._name[self.core.program.step.params[p.number]]}', True, m
+                name = self._name[self.core.program.step.params[p.number]]
+                yield Letter(f'M_{name}', True), m
         elif isinstance(carrier, RtrlOfSamples):
-            yield 'Phi', True, carrier.state.influence_of_uses(window).Phi
+            yield Letter('Phi', True), carrier.state.influence_of_uses(window).Phi
         elif carrier.follows_relations:
             yield from self._factors(window)
         if seen.credit is not None:
             for r, dy in enumerate(seen.credit.y):
-                yield f'dy_{self.weight(r)}', False, dy[0]
+                yield Letter(f'dy_{self.weight(r)}', False), dy[0]
             yield from self._of_states('c', [c[0] for c in seen.credit.hidden])
             yield from self._of_states('s', [s[0] for s in seen.credit.signals(False)])
         if seen.entry is not None:
             yield from self._of_states('lam', seen.entry)
 
-    def _of_states(self, letter: str, leaves: Sequence[Any]) -> Iterator[tuple[str, bool, Any]]:
+    def _of_states(self, letter: str, leaves: Sequence[Any]) -> Iterator[tuple[Letter, Any]]:
         single = len(self._hidden) == 1
         for name, a in zip(self._hidden, leaves, strict=False):
             if a is not None and jnp.issubdtype(a.dtype, jnp.inexact):
-                yield letter if single else f'{letter}_{name}', False, a
+                yield Letter(letter if single else f'{letter}_{name}', False), a
 
     def _transition(self, window: Window, group: int) -> Any:
         """`D[k, a, b, unit]` as the rule sees it."""
@@ -218,27 +234,29 @@ class Lettered:
             return carrier.transition(window, group)
         return window.factors.transition(group)
 
-    def _factors(self, window: Window) -> Iterator[tuple[str, bool, Any]]:
+    def _factors(self, window: Window) -> Iterator[tuple[Letter, Any]]:
         layout = self.core.program.layout
-        several = len(layout.units) > 1
         for g, units in layout.units.items():
             states = [self._hidden[i] for i in units.leaves]
+            several = len(layout.units) > 1 or len(states) > 1
             D = self._transition(window, g)[0]
             for a, new in enumerate(states):
                 for b, old in enumerate(states):
-                    told = f'D_{new}_{old}' if new != old else f'D_{new}'
-                    yield told if several or len(states) > 1 else 'D', True, D[a, b]
+                    name = 'D'
+                    if several:
+                        name = f'D_{new}' if new == old else f'D_{new}_{old}'
+                    yield Letter(name, True), D[a, b]
         for slot in layout.slots:
             states = [self._hidden[i] for i in layout.units[slot.group].leaves]
             for f in slot.feeds:
                 df = window.factors.slope(f.relation, slot.group, f.unit)[0]
                 for a, new in enumerate(states):
                     more = f'_{new}' if len(states) > 1 else ''
-                    yield f'df_{self.weight(f.relation)}{more}', True, df[a]
+                    yield Letter(f'df_{self.weight(f.relation)}{more}', True), df[a]
 
 
 def names_of_lines(
-    core: Core, reader: Reader, given: Given
+    core: Core, reader: Reader, given: Given[View]
 ) -> tuple[dict[Node, str], dict[Node, str]]:
     """What the user's own lines call the values of the model's step, and what else these may be
     called."""
@@ -251,6 +269,7 @@ def names_of_lines(
     own: dict[Node, str] = {}
     other: dict[Node, str] = {}
     for v, spoken in names_in_source(step.jaxpr).items():
-        if at[v].node.op not in ('const', 'name', 'array', 'outer'):
-            (own if spoken.assigned else other).setdefault(at[v].node, spoken.name)
+        if not is_given(at[v].node):
+            names = own if spoken.assigned else other
+            names.setdefault(at[v].node, spoken.name)
     return own, other

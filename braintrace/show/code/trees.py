@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from ...errors import NotSupportedError
+from .lines import tuple_of
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class Tree:
         if type(form) is not dict or not all(isinstance(part, int) for part in form.values()):
             return None
         return [str(key) for key in sorted(form, key=form.__getitem__)]
+
+    @property
+    def needs_root(self) -> bool:
+        """Whether a tree like this one is built by the class or the structure of the one that was
+        given."""
+        return not self.plain or _has_fields(self.form)
 
     def build(self, texts: Sequence[str], fields: bool = True) -> str:
         """A tree like this one with other leaves. A tuple with names (`fields`) is made by the
@@ -80,8 +87,8 @@ def output_tree(out_tree: Any) -> Tree:
     """The tree of what a step gives; what is of a class of its own becomes a tuple."""
     n = out_tree.num_leaves
     form = _simple(out_tree.unflatten(range(n)))
-    leaves = dict((number, path) for path, number in _paths(form, 'out'))
-    return Tree('out', tuple(str(leaves[k]) for k in range(n)), form, True)
+    by_number = {number: path for path, number in _paths(form, 'out')}
+    return Tree('out', tuple(str(by_number[k]) for k in range(n)), form, True)
 
 
 def _simple(form: Any) -> Any:
@@ -94,6 +101,14 @@ def _simple(form: Any) -> Any:
         return type(form)(_simple(part) for part in form)
     leaves = jax.tree.leaves(form)
     return leaves[0] if len(leaves) == 1 else tuple(leaves)
+
+
+def _has_fields(form: Any) -> bool:
+    """Whether there is a tuple with names in a form of dicts, lists and tuples."""
+    if form is None or isinstance(form, int):
+        return False
+    parts = form.values() if isinstance(form, dict) else form
+    return hasattr(form, '_fields') or any(map(_has_fields, parts))
 
 
 def _paths(form: Any, path: str) -> Iterator[tuple[str | None, int]]:
@@ -136,4 +151,4 @@ def _built(form: Any, path: str, texts: list[str], fields: bool) -> str:
     parts = [_built(part, f'{path}[{k}]', texts, fields) for k, part in enumerate(form)]
     if isinstance(form, list):
         return f'[{", ".join(parts)}]'
-    return f'({parts[0]},)' if len(parts) == 1 else f'({", ".join(parts)})'
+    return tuple_of(parts)

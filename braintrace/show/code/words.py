@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from ...errors import NotSupportedError
-from .terms import Node, View, number_of
+from .views import Node, View, number_of
 
 # How strongly an expression holds together.
 COMPARE, OR, XOR, AND, SUM, PRODUCT, SIGN, POWER, ATOM = range(9)
 
 
 class Text(NamedTuple):
-    """An expression and how strongly it holds together."""
+    """An expression, how strongly it holds together, and the operators outside of its brackets."""
 
     text: str
     strength: int = ATOM
+    signs: frozenset[str] = frozenset()
 
-    def within(self, strength: int) -> str:
+    def within(self, strength: int) -> Text:
         """The expression as an operand of something that holds together this strongly."""
-        return self.text if self.strength >= strength else f'({self.text})'
+        return self if self.strength >= strength else Text(f'({self.text})')
+
+    def __str__(self) -> str:
+        return self.text
 
 
 OPERATORS = {
@@ -72,7 +76,7 @@ OF_JAX = {  # functions of JAX alone
     **{
         name: f'jax.lax.{name}'
         for name in (
-            'rsqrt erf erfc erf_inv lgamma digamma population_count clz bessel_i0e bessel_i1e '
+            'erf erfc erf_inv lgamma digamma population_count clz bessel_i0e bessel_i1e '
             'shift_right_logical complex igamma igammac'
         ).split()
     },
@@ -96,7 +100,14 @@ HELPERS = {  # written into a file of numpy where they are needed
         '    return carry\n',
     ),
 }
-REDUCTIONS = {'sum': 'sum', 'max': 'max', 'min': 'min', 'prod': 'prod', 'and': 'all', 'or': 'any'}
+REDUCTIONS = {
+    'reduce_sum': 'sum',
+    'reduce_max': 'max',
+    'reduce_min': 'min',
+    'reduce_prod': 'prod',
+    'reduce_and': 'all',
+    'reduce_or': 'any',
+}
 
 
 class Words:
@@ -120,11 +131,7 @@ class Words:
         """The function that does an operation."""
         if op in BOTH:
             return f'{self.np}.{BOTH[op]}'
-        if not self.is_numpy:
-            return OF_JAX[op]
-        if op == 'rsqrt':
-            return '1 / np.sqrt'
-        return self.helper(op)
+        return self.helper(op) if self.is_numpy else OF_JAX[op]
 
     def helper(self, op: str) -> str:
         """A function that the file itself brings along."""
@@ -146,6 +153,11 @@ class Words:
         if self.is_numpy:
             self.refuse(op)
 
+    def call_jax(self, op: str, function: str, *args: str) -> Text:
+        """A call of a function of JAX that numpy has no match for; `op` is what it does."""
+        self.only_jax(op)
+        return call(f'jax.{function}', *args)
+
     # ---- numbers, types, shapes ----
 
     def dtype(self, dtype: Any) -> str:
@@ -156,10 +168,10 @@ class Words:
                 return short.__name__
         return f'{self.np}.{dtype.name}'
 
-    def of_type(self, dtype: Any) -> str:
-        """`, dtype` as a last argument where it is not the usual one."""
+    def unusual(self, dtype: Any) -> list[str]:
+        """A type as a further argument of a function that makes floats, where it is another."""
         usual = np.dtype(float) if self.is_numpy else jnp.result_type(float)
-        return '' if dtype == usual else f', {self.dtype(dtype)}'
+        return [] if dtype == usual else [self.dtype(dtype)]
 
     def number(self, value: Any) -> Text:
         """A number as Python writes it; a whole one without its point."""
@@ -179,21 +191,22 @@ class Words:
             text = _shortest(abs(value))
             rest = _shortest(np.asarray(value).dtype.type(1) - value)
             if len(text) > 8 and len(rest) <= 6 and number < 1:
-                return Text(f'1 - {rest}', SUM)
+                return Text(f'1 - {rest}', SUM, frozenset('-'))
         return self._signed(text, number < 0)
 
     def _signed(self, text: str, negative: bool) -> Text:
-        return Text(f'-{text}', SIGN) if negative else Text(text)
+        return Text(f'-{text}', SIGN, frozenset('-')) if negative else Text(text)
 
-    def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> str:
+    def filled(self, value: Any, shape: Sequence[int], dtype: Any) -> Text:
         """An array of one number."""
+        number, size = with_point(self.number(value).text, dtype), str(tuple(shape))
         if not shape:
-            return f'{self.np}.array({_typed(self.number(value).text, dtype)}{self.of_type(dtype)})'
-        if value in (0, 1):
-            name = 'ones' if value else 'zeros'
-            return f'{self.np}.{name}({tuple(shape)}{self.of_type(dtype)})'
-        typed = _typed(self.number(value).text, dtype)
-        return f'{self.np}.full({tuple(shape)}, {typed}{self.of_type(dtype)})'
+            name, args = 'array', [number]
+        elif value in (0, 1):
+            name, args = 'ones' if value else 'zeros', [size]
+        else:
+            name, args = 'full', [size, number]
+        return call(f'{self.np}.{name}', *args, *self.unusual(dtype))
 
     # ---- views ----
 
@@ -204,12 +217,13 @@ class Words:
         written = text.within(ATOM)
         if order != sorted(order):
             plain = order == [1, 0]
-            written = f'{written}.T' if plain else f'{self.np}.transpose({text.text}, {order})'
+            turned = f'{written}.T' if plain else f'{self.np}.transpose({text}, {order})'
+            written = Text(turned)
         axes = list(v.axes)
         while axes and axes[0] is None and not leading:
             axes.pop(0)
         if None not in axes:
-            return Text(written) if order != sorted(order) else text
+            return written if order != sorted(order) else text
         slots = ['None' if a is None else ':' for a in axes]
         while slots and slots[-1] == ':':
             slots.pop()
@@ -218,7 +232,7 @@ class Words:
     def exact(self, text: Text, v: View) -> Text:
         """A node as it is seen, with exactly its shape."""
         if v.node.op == 'const':
-            return Text(self.filled(number_of(v), v.shape, v.dtype))
+            return self.filled(number_of(v), v.shape, v.dtype)
         alone = all(n == 1 for a, n in zip(v.axes, v.shape, strict=True) if a is None)
         if alone:
             return self.placed(text, v, leading=True)
@@ -229,7 +243,8 @@ class Words:
         return v.is_whole or v.node.op == 'const'
 
 
-def _typed(text: str, dtype: Any) -> str:
+def with_point(text: str, dtype: Any) -> str:
+    """A number of this type where nothing but its text says what type it has."""
     whole = text.lstrip('-').isdigit() and np.issubdtype(dtype, np.floating)
     return f'{text}.0' if whole else text
 
@@ -245,41 +260,27 @@ def call(name: str, *args: str) -> Text:
     return Text(f'{name}({", ".join(args)})')
 
 
-Compose = Callable[..., Text]
+OTHERS = {'+': '-', '*': '/@', '&': '', '|': '', '^': ''}  # as strong, and not to be moved past
 
 
 def operator(node: Node, operands: Sequence[Text]) -> Text:
     """An expression with an operator between its operands."""
     sign, strength = OPERATORS[node.op]
     a, b = operands
-    right = strength + 1
-    if node.op in ('add', 'mul', 'and', 'or', 'xor') and _same_operator(b, sign):
-        right = strength
-    left = ATOM if node.op == 'pow' or strength == COMPARE and a.strength == COMPARE else strength
     if node.op == 'pow':
-        right = ATOM
-        if a.text.isidentifier() or b.text.isidentifier():
-            return Text(f'{a.within(ATOM)}**{b.within(ATOM)}', strength)
-    if strength == PRODUCT and ' @ ' in a.text and a.strength == PRODUCT and not _in_brackets(a):
+        plain = a.text.isidentifier() or b.text.isidentifier()
+        return joined(a.within(ATOM), '**' if plain else ' ** ', b.within(ATOM), strength)
+    left, right = strength, strength + 1
+    if sign in OTHERS and not b.signs.intersection(OTHERS[sign]):
+        right = strength
+    compares_twice = strength == COMPARE == a.strength
+    is_matrix = strength == PRODUCT == a.strength and '@' in a.signs
+    if compares_twice or is_matrix:
         left = ATOM
-    return Text(f'{a.within(left)} {sign} {b.within(right)}', strength)
+    return joined(a.within(left), f' {sign} ', b.within(right), strength)
 
 
-def _in_brackets(a: Text) -> bool:
-    """Whether all products of matrices in an expression are in brackets."""
-    depth = 0
-    for c in a.text:
-        depth += (c in '([') - (c in ')]')
-        if c == '@' and depth == 0:
-            return False
-    return True
-
-
-def _same_operator(b: Text, sign: str) -> bool:
-    """Whether an expression is a chain of this operator alone, so that it needs no parentheses."""
-    depth, others = 0, {'+': '-', '*': '/@', '&': '', '|': '', '^': ''}[sign]
-    for c in b.text:
-        depth += (c in '([') - (c in ')]')
-        if depth == 0 and c in others:
-            return False
-    return b.strength > COMPARE
+def joined(a: Text, between: str, b: Text, strength: int) -> Text:
+    """Two expressions with an operator between them."""
+    signs = a.signs | b.signs | {between.strip()}
+    return Text(f'{a}{between}{b}', strength, signs)

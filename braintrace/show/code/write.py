@@ -11,29 +11,29 @@ from typing import Any
 
 from . import library, places  # noqa: F401, they fill the tables
 from .compose import compose
-from .control import Block, Hint
+from .control import Block
 from .lines import Names, indented, targets, wrap
-from .terms import Node, View
+from .views import Node, View, is_given, whole
 from .words import ATOM, Text, Words
 
 LONG = 66  # an expression that stands inside of another is not longer
+SHORT = 12  # a longer one may get a name to make room
 BIG = 24  # a constant with more elements has a name
 HUGE = 1000  # one with more is written as bytes
-PLAIN = ('const', 'name', 'outer', 'item', 'array')  # no line of their own
-SEVERAL = ('sort', 'top_k', 'eigh', 'svd')  # calls with several results
 SPOKEN = (  # expressions, and what people call them
     (r'(?:jax\.nn\.)?sigmoid\((\w+)\)', 'sig_{}'),
     (r'\w+\.tanh\((\w+)\)', 'tanh_{}'),
     (r'1 - (\w+)\*\*2', 'slope_{}'),
     (r'(\w+) \* \(1 - \1\)', 'slope_{}'),
 )
-STATEMENTS: dict[str, Callable] = {}  # (scope, node, info, names of the results)
+Statement = Callable[['Scope', Node, Any, list[str]], None]  # with the names of the results
+STATEMENTS: dict[str, Statement] = {}
 
 
-def statement(name: str) -> Callable:
-    """Enter a function that writes an operation with several results."""
+def statement(name: str) -> Callable[[Any], Any]:
+    """Enter a function that writes an operation with several results, unless that is one call."""
 
-    def enter(f: Callable) -> Callable:
+    def enter(f: Statement) -> Statement:
         STATEMENTS[name] = f
         return f
 
@@ -56,12 +56,17 @@ class File:
         """A constant array: in its place if it is small, by name if it is not."""
         value = node.info.value
         if value.size <= BIG:
-            return compose(self.words, node, lambda v: Text(''))
+            return self._as_list(node)
         if node not in self.constants:
-            written = self._as_bytes(value) if value.size > HUGE else None
-            written = written or compose(self.words, node, lambda v: Text('')).text
+            written = self._as_bytes(value) if value.size > HUGE else self._as_list(node).text
             self.constants[node] = self.names.new('CONSTANT'), written
         return Text(self.constants[node][0])
+
+    def _as_list(self, node: Node) -> Text:
+        def no_operand(v: View) -> Text:
+            raise AssertionError('a constant has no operands')
+
+        return compose(self.words, node, no_operand)
 
     def _as_bytes(self, value: Any) -> str:
         text = base64.b64encode(value.tobytes()).decode()
@@ -78,10 +83,14 @@ class Scope:
         file: what it shares with other functions.
         uses: how often each node is used in it.
         hints: what the user or the mathematics calls some nodes.
-        names: those that are given already.
+        names: those that are taken already.
+        given: how the values read that are there before the first line.
         around: the function that it stands in.
         shapes: whether the shapes of values are said.
         spare: names for nodes that get a line for another reason.
+
+    Its `lines` are written as values are asked for; `read` are the given values among them, `made`
+    the values that its lines have made.
     """
 
     def __init__(
@@ -90,13 +99,16 @@ class Scope:
         uses: Mapping[Node, int],
         hints: Mapping[Node, str],
         names: Names,
+        given: Mapping[Node, Text],
+        *,
         around: Scope | None = None,
         shapes: bool = False,
         spare: Mapping[Node, str] = MappingProxyType({}),
     ):
         self.file, self._uses, self._hints, self.names = file, uses, hints, names
         self._around, self._shapes, self._spare = around, shapes, spare
-        self.known: dict[Node, Text] = {}
+        self.given, self.made = given, dict[Node, Text]()
+        self.read: dict[Node, None] = {}  # in this order
         self.lines: list[str] = []
 
     # ---- expressions ----
@@ -104,18 +116,21 @@ class Scope:
     def text(self, v: View) -> Text:
         """The expression, or the name, of a node."""
         node = v.node
-        if node in self.known:
-            return self.known[node]
+        if node in self.given:
+            self.read[node] = None
+            return self.given[node]
+        if node in self.made:
+            return self.made[node]
         if node.op == 'outer':
             assert self._around is not None
-            return self._around.text(View(node.info, (), ()))
+            return self._around.text(whole(node.info))
         if node.op == 'const':
             return self.file.words.number(node.info)
         if node.op == 'array':
             return self.file.constant(node)
         if node.op == 'item':
             self._statement(node.args[0].node)
-            return self.known[node]
+            return self.made[node]
         return self._expression(node)
 
     def _expression(self, node: Node) -> Text:
@@ -126,22 +141,24 @@ class Scope:
                 self.give_name(v.node)
         written = self._composed(node)
         while len(written.text) > LONG:
-            long = [(len(self.text(v).text), k) for k, v in enumerate(node.args) if self._may(v)]
-            if not long or max(long)[0] <= 12:
+            operands = [(k, v) for k, v in enumerate(node.args) if self._has_no_name(v.node)]
+            lengths = [(len(self.text(v).text), k) for k, v in operands]
+            length, longest = max(lengths, default=(0, 0))
+            if length <= SHORT:
                 break
-            self.give_name(node.args[max(long)[1]].node)
+            self.give_name(node.args[longest].node)
             written = self._composed(node)
         if self._has_line(node, written):
-            self._assign(node, written)
-            return self.known[node]
+            return self._assign(node, written)
         return written
 
     def _composed(self, node: Node) -> Text:
         return compose(self.file.words, node, self.text)
 
-    def _may(self, v: View) -> bool:
-        """Whether an operand could have a line of its own and has none."""
-        return v.node.op not in PLAIN and v.node not in self.known
+    def _has_no_name(self, node: Node) -> bool:
+        """Whether a value could have a line of its own and has none."""
+        plain = is_given(node) or node.op == 'item'
+        return not plain and node not in self.given and node not in self.made
 
     def _has_line(self, node: Node, written: Text) -> bool:
         if node in self._hints:
@@ -153,16 +170,16 @@ class Scope:
 
     def give_name(self, node: Node) -> Text:
         """A name for a node, and a line that says what it is."""
-        written = self.text(View(node, (), ()))
-        if node.op not in PLAIN and node not in self.known:
-            self._assign(node, written)
-        return self.known.get(node, written)
+        written = self.text(whole(node))
+        return self._assign(node, written) if self._has_no_name(node) else written
 
-    def _assign(self, node: Node, written: Text) -> None:
+    def _assign(self, node: Node, written: Text) -> Text:
+        """Put down the line of a node; its name."""
         told = self._hints.get(node) or self._spare.get(node)
         name = self.names.new(told or _letters(written.text), told is None)
         self.line(f'{name} = ', written.text, str(node.shape) if self._shapes else '')
-        self.known[node] = Text(name)
+        self.made[node] = Text(name)
+        return self.made[node]
 
     def exact(self, v: View) -> str:
         """A value with exactly its shape."""
@@ -178,47 +195,43 @@ class Scope:
 
     def _statement(self, node: Node) -> None:
         """An operation with several results."""
-        if node in self.known:
-            return
-        self.known[node] = Text('')
         info, shapes = node.info
         items = {
             other.info: other
             for other in self._uses
             if other.op == 'item' and other.args[0].node is node
         }
-        names = [self.names.new('v') if k in items else '_' for k in range(len(shapes))]
-        if node.op in SEVERAL:
-            self.line(f'{targets(names)} = ', self._composed(node).text)
+        results = [self.names.new('v') if k in items else '_' for k in range(len(shapes))]
+        if node.op in STATEMENTS:
+            STATEMENTS[node.op](self, node, info, results)
         else:
-            STATEMENTS[node.op](self, node, info, names)
+            self.line(f'{targets(results)} = ', self._composed(node).text)
         for k, item in items.items():
-            self.known[item] = Text(names[k])
+            self.made[item] = Text(results[k])
 
     def function(
         self,
         name: str,
-        head: str,
         block: Block,
-        unpack: Sequence[str],
         give: Callable[[list[str]], str],
+        packed: Sequence[tuple[str, int]] = (),
     ) -> None:
-        """A function inside of this one. `head` are its arguments, which `unpack` takes apart; an
-        empty head stands for the arguments of the block themselves."""
-        uses = count_uses(block.outs)
-        inner = Scope(self.file, uses, self._hints, self.names.copy(), self, self._shapes)
-        args = []
-        for v in block.args:
-            hint = v.node.info.name if isinstance(v.node.info, Hint) else 'x'
-            args.append(inner.names.new(hint) if v.node in uses else '_')
-            inner.known[v.node] = Text(args[-1])
-        if not head:
-            args = [inner.names.new('_') if a == '_' else a for a in args]
+        """A function inside of this one, which returns `give(results)`. Its arguments are those of
+        the block, or `packed`: tuples by name, each with so many of them."""
+        uses, names = count_uses(block.outs), self.names.copy()
+        args = [names.new(v.node.info.name) if v.node in uses else '_' for v in block.args]
+        given = {v.node: Text(arg) for v, arg in zip(block.args, args, strict=True)}
+        if not packed:
+            args = [names.new('_') if a == '_' else a for a in args]
+        inner = Scope(self.file, uses, self._hints, names, given, around=self, shapes=self._shapes)
         outs = [inner.exact(v) for v in block.outs]
-        rest = iter(args)
-        taken = [line.format(*[next(rest) for _ in range(line.count('{}'))]) for line in unpack]
+        rest, taken = iter(args), []
+        for tuple_name, n in packed:
+            if n:
+                taken.append(f'{targets([next(rest) for _ in range(n)])} = {tuple_name}')
         body = [*taken, *inner.lines, *wrap('return ', give(outs))]
-        self.lines += [f'def {name}({head or ", ".join(args)}):', *indented(body)]
+        head = ', '.join([tuple_name for tuple_name, _ in packed] or args)
+        self.lines += [f'def {name}({head}):', *indented(body)]
 
 
 def _letters(text: str) -> str:
