@@ -180,8 +180,8 @@ def compare_gradients(tally, double, claimed, found, near, true):
 
 
 class Kills:
-    """A run is killed several times, sometimes with its last checkpoint cut, and goes on each time;
-    it ends with the bits of the run that was never killed."""
+    """A run of five learners is killed several times, sometimes with its last checkpoint cut, and
+    goes on each time; it ends with the bits of the run that was never killed."""
 
     def __init__(self, seed):
         import killing
@@ -189,25 +189,23 @@ class Kills:
         # What is forked has the libraries, and nothing of JAX has run here.
         self.lives = killing.Lives(multiprocessing.get_context('fork'))
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix='soak'))
-        self.never = {}
+        self.never = None
 
     def trial(self, seed, tally):
-        import killed_run
         import killing
 
         draw = random.Random(seed)
-        kind = draw.choice([*killed_run.OPTIONS, 'module'])
-        never, often = self.directory / kind, self.directory / f'{seed}'
-        if kind not in self.never:
-            self.never[kind] = self.lives.complete(kind, never, False)
+        never, often = self.directory / 'never', self.directory / f'{seed}'
+        if self.never is None:
+            self.never = self.lives.complete(never, False)
         killing.begin_with_programs_of(never, often)
         for _ in range(draw.randint(1, 6)):
             early = self.lives.beginning > 0 and draw.random() < 0.3
-            self.lives.kill_one(kind, often, draw, early)
+            self.lives.kill_one(often, draw, early)
             tally.counts['kills'] += 1
             if draw.random() < 0.2:
                 tally.counts['checkpoints cut'] += killing.tear(often, draw)
-        killing.assert_same_bits(self.lives.complete(kind, often), self.never[kind])
+        killing.assert_same_bits(self.lives.complete(often), self.never)
         tally.counts['runs killed'] += 1
 
 
@@ -250,6 +248,9 @@ class Numbers:
         params = {'W': rng.randn(2, H), 'R': rng.randn(H, H) / 2, 'a': rng.randn(H)}
         state = rng.randn(B, H)
         gates = draw.random() < 0.5
+        if gates and 'vjp_method' in options:
+            given['window'] = T  # elsewhere the gradient depends on where a window ends
+        allowed = 1e-6 if 'trace_dtype' in options else 1e-9
 
         def step(p, h, x):
             new = jnp.tanh(x @ p['W'] + (h @ p['R'] if gates else 0))
@@ -289,8 +290,9 @@ class Numbers:
             for name in true:
                 size = max(np.abs(a).max() for a in true.values()) * share
                 error = np.abs(found[name] - share * true[name]).max() / max(size, 1e-3)
-                assert error < 1e-9, f'{name}: {error:.1e}'
-                tally.measure('error beside bad numbers', error)
+                assert error < allowed, f'{name}: {error:.1e}'
+                if 'trace_dtype' not in options:
+                    tally.measure('error beside bad numbers', error)
             assert int(carry.skipped) == bad.sum() and np.isfinite(losses).all()
             assert np.isfinite(carry.state).all()
             self.masked(tally, run, plain, spoilt, targets, bad)

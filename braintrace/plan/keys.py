@@ -63,12 +63,15 @@ def trace_type(dtype: Any) -> np.dtype:
     return np.dtype(np.float32) if half else np.dtype(dtype)
 
 
-def distinct(keys: Iterable[TraceKey]) -> list[TraceKey]:
-    """The keys in their order, numbered where their texts would be the same."""
-    met: dict[str, int] = {}
+def distinct(keys: Iterable[TraceKey], taken: Iterable[TraceKey] = ()) -> list[TraceKey]:
+    """The keys in their order, numbered where their texts would be the same as one before or one
+    that is taken."""
+    met = {key.text for key in taken}
     numbered = []
     for key in keys:
-        plain = replace(key, number=0)
-        again = met[plain.text] = met.get(plain.text, -1) + 1
-        numbered.append(replace(key, number=again))
+        number = 0
+        while replace(key, number=number).text in met:
+            number += 1
+        numbered.append(replace(key, number=number))
+        met.add(numbered[-1].text)
     return numbered

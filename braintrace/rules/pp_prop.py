@@ -82,7 +82,8 @@ class Factorised(BlockCarrier):
         share one."""
         feeds = [(s, f) for s in self.layout.slots for f in s.feeds if f.relation in self.chosen]
         first: dict[tuple, TraceKey] = {}
-        asked = distinct(s.key.of(OUTPUT) for s, _ in feeds)
+        others = [s.key for s in self.layout.slots if s.relation not in self.chosen]
+        asked = distinct([s.key.of(OUTPUT) for s, _ in feeds], others)
         traces = []
         for (s, f), key in zip(feeds, asked, strict=True):
             y = self.layout.relations[f.relation].y_var

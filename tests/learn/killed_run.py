@@ -1,4 +1,5 @@
-"""A run that saves what it does, and goes on where it was when it is started again."""
+"""A run of five learners that saves what they do, and goes on where it was when it is started
+again."""
 
 import os
 import pathlib
@@ -16,8 +17,9 @@ import braintrace
 import braintrace.shells.algorithms
 import braintrace.shells.function  # noqa: F401
 
-STEPS, SAVE_EVERY, BATCH = 50, 2, 2
+STEPS, SAVE_EVERY, BATCH = 60, 2, 2
 OPTIONS = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}, 'uoro': {}}
+STATE = np.zeros((BATCH, 3), 'float32')
 rng = np.random.RandomState(0)
 X, Y = rng.randn(2, STEPS, BATCH, 3).astype('float32')
 
@@ -32,9 +34,9 @@ def error(out, y):
 
 
 def plain_run(rule):
-    """A learner, what else belongs to the run, and a function that makes one step."""
-    params = {'W': jnp.ones((3, 3)) / 3, 'R': jnp.eye(3) / 2, 'a': jnp.zeros(3)}
-    state = jnp.zeros((BATCH, 3))
+    """Parameters and carry of a learner, and a function that makes one step."""
+    params = {'W': np.ones((3, 3)) / 3, 'R': np.eye(3) / 2, 'a': np.zeros(3)}
+    params, state = jax.device_put(({k: a.astype('float32') for k, a in params.items()}, STATE))
     learner = braintrace.compile(gated, rule, params, state, X[0], **OPTIONS[rule])
     run = {'params': params, 'carry': learner.init(params, state)}
 
@@ -43,7 +45,7 @@ def plain_run(rule):
         (grads, _), carry = learner.grad(error, params, carry, x[None], y[None])
         return {'params': jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), 'carry': carry}
 
-    return learner, {'run': run}, lambda t: run.update(step(**run, x=X[t], y=Y[t]))
+    return run, lambda t: run.update(step(**run, x=X[t], y=Y[t]))
 
 
 class Net(bs.nn.Module):
@@ -63,7 +65,7 @@ class Net(bs.nn.Module):
 
 
 def module_run():
-    """As `plain_run`, of a module with an optimiser of optax."""
+    """A learner of a module, an optimiser of optax, and a function that makes one step."""
     bs.random.seed(0)
     learner = braintrace.compile(Net(), 'd_rtrl', X[0])
     weights, adam = learner.param_states, optax.adam(1e-2)
@@ -76,36 +78,48 @@ def module_run():
             weights[k].value = value
 
     live = learner.etrace_stream(step_fn=lambda x, y: error(learner(x), y), update=update)
-    return learner, {'optimizer': optimizer}, lambda t: live(X[t], Y[t])
+    return learner, optimizer, lambda t: live(X[t], Y[t])
 
 
-def live(kind, directory, progress, saving=True, mortal=False):
-    """One life: from the last checkpoint to the end, which is written to `end.npz`; a mortal one
-    does not end by itself. `progress.value` counts its steps."""
+def live(directory, progress, saving=True, mortal=False):
+    """One life of all learners: from the last checkpoint to the end, which is written to `end.npz`;
+    a mortal one does not end by itself. `progress.value` counts its steps."""
+    jax.config.update('jax_disable_most_optimizations', True)
     jax.config.update('jax_compilation_cache_dir', os.path.join(directory, 'compiled'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
     jax.config.update('jax_persistent_cache_min_entry_size_bytes', -1)
     warnings.filterwarnings('ignore', 'The checkpoint .* is skipped: it is not finished')
     directory = pathlib.Path(directory)
     directory.mkdir(exist_ok=True)
-    learner, more, step = module_run() if kind == 'module' else plain_run(kind)
+    learner, optimizer, module_step = module_run()
+    plain = {rule: plain_run(rule) for rule in OPTIONS}
+    steps = [module_step, *[step for _, step in plain.values()]]
+    more = {'optimizer': optimizer, **{rule: run for rule, (run, _) in plain.items()}}
     checkpoints = braintrace.Checkpoints(directory / 'saves') if saving else None
     done = checkpoints.restore(learner, **more) if saving else None
     progress.value = 0
     for t in range(done or 0, STEPS):
-        step(t)
+        for step in steps:
+            step(t)
         progress.value += 1
         if saving and (t + 1) % SAVE_EVERY == 0:
             checkpoints.save(t + 1, learner, **more)
     while mortal:
         progress.value = STEPS
         time.sleep(1)
-    values = more['run'] if 'run' in more else more['optimizer'].value
-    end = {f'{i}': a for i, a in enumerate(jax.tree.leaves(values))}
+    write_end(directory, {**more, 'optimizer': optimizer.value}, learner.snapshot().arrays)
+
+
+def write_end(directory, values, arrays):
+    named = {
+        rule: {jax.tree_util.keystr(k): a for k, a in jax.tree_util.tree_leaves_with_path(tree)}
+        for rule, tree in values.items()
+    }
+    end = {f'{rule}{k}': a for rule, leaves in named.items() for k, a in leaves.items()}
     end |= {
         k: jax.random.key_data(a)
         for k, a in end.items()
         if jnp.issubdtype(a.dtype, jax.dtypes.prng_key)
     }
-    np.savez(directory / 'unfinished.npz', **end, **learner.snapshot().arrays)
+    np.savez(directory / 'unfinished.npz', **end, **arrays)
     os.replace(directory / 'unfinished.npz', directory / 'end.npz')

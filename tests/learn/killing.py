@@ -11,7 +11,7 @@ import numpy as np
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import killed_run  # noqa: E402
 
-MOST_STEPS = 12  # of a life that is killed
+MOST_STEPS = 3  # of a life that is killed
 
 
 class Lives:
@@ -25,26 +25,26 @@ class Lives:
         self.processes = processes
         self.beginning = 0.0  # seconds until a life makes its first step
 
-    def start(self, kind, directory, *options):
+    def start(self, directory, *options):
         """A life, and the count of its steps, -1 before it begins."""
         progress = self.processes.Value('i', -1)
-        args = kind, str(directory), progress, *options
+        args = str(directory), progress, *options
         process = self.processes.Process(target=killed_run.live, args=args)
         process.start()
         return process, progress
 
-    def complete(self, kind, directory, *options):
+    def complete(self, directory, *options):
         """A life that ends by itself; the arrays of its end."""
-        process, _ = self.start(kind, directory, *options)
+        process, _ = self.start(directory, *options)
         process.join()
         assert process.exitcode == 0, f'the run ended with exit code {process.exitcode}'
         return np.load(pathlib.Path(directory) / 'end.npz')
 
-    def kill_one(self, kind, directory, draw, while_it_begins):
+    def kill_one(self, directory, draw, while_it_begins):
         """Start a life and kill it at a random moment: while it begins, or while it learns and
         saves. Gives the steps that it had made."""
         began = time.monotonic()
-        process, progress = self.start(kind, directory, True, True)
+        process, progress = self.start(directory, True, True)
         if while_it_begins:
             time.sleep(draw.uniform(0, self.beginning))
         else:
