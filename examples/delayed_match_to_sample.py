@@ -92,7 +92,7 @@ def train(
 
     @brainstate.transform.jit
     def learn():
-        learner.reset_state(batch_size=batch)
+        brainstate.nn.reset_all_states(learner, batch_size=batch)
         xs, y = trials(batch, delay)
         grads, outs = learner.etrace_grad(
             xs, jnp.tile(y, (steps, 1)), step_fn=loss, mask=deciding, has_aux=True, fresh=True

@@ -70,7 +70,7 @@ def train(
 
     @brainstate.transform.jit
     def learn(x, y):
-        learner.reset_state(batch_size=batch)
+        brainstate.nn.reset_all_states(learner, batch_size=batch)
         last = jnp.arange(ROWS) == ROWS - 1
         grads, losses = learner.etrace_grad(
             x, jnp.tile(y, (ROWS, 1)), step_fn=loss, mask=last, return_value=True, fresh=True
@@ -85,7 +85,7 @@ def train(
         schedule.step()
         curve.append(float(np.mean(losses)))
         bar.set_postfix(loss=f'{np.mean(losses):.3f}')
-    brainstate.nn.init_all_states(net, batch_size=len(answers))
+    brainstate.nn.reset_all_states(net, batch_size=len(answers))
     named = brainstate.transform.for_loop(net, test)[-1].argmax(-1)
     draw(picture, curve, test, np.asarray(named), answers, rule)
     return {'test accuracy': float((named == answers).mean())}

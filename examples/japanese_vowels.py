@@ -112,7 +112,7 @@ def train(
 
     @brainstate.transform.jit
     def learn(x, y, m):
-        learner.reset_state(batch_size=batch)
+        brainstate.nn.reset_all_states(learner, batch_size=batch)
         x = (x - mean) / std + noise * brainstate.random.randn(*x.shape)
         losses = learner.etrace_learn(
             x, jnp.tile(y, (FRAMES, 1)), step_fn=loss, update=optimizer.update, mask=m
@@ -128,7 +128,7 @@ def train(
         bar.set_postfix(loss=f'{np.mean(losses):.3f}')
 
     xs, ys, mask = test
-    brainstate.nn.init_all_states(net, batch_size=len(ys))
+    brainstate.nn.reset_all_states(net, batch_size=len(ys))
     scores = brainstate.transform.for_loop(net, (xs - mean) / std)
     heard = jnp.cumsum(jax.nn.log_softmax(scores) * mask[..., None], 0).argmax(-1)  # so far
     right = np.asarray((heard == ys).mean(1))

@@ -105,6 +105,10 @@ def _axes_of(mesh: Mesh, batch: str | None, units: str | None) -> tuple[str | No
             raise ValueError(
                 f'`{name}` must be an axis of the mesh, {known}, or None, got {axis!r}.'
             )
+    if batch is not None and batch == units:
+        raise ValueError(
+            f'`batch` and `units` are both {batch!r}: give them axes of their own, or None for one.'
+        )
     there = [axis if axis in mesh.axis_names else None for axis in (batch, units)]
     if there == [None, None] and (batch or units):
         raise ValueError(

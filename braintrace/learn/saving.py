@@ -126,7 +126,11 @@ def _stored(name: str, leaf: Any) -> Any:
     if isinstance(leaf, jax.Array | np.ndarray):
         return leaf
     if not isinstance(leaf, bool | int | float | complex | np.generic):
-        raise TypeError(f'{name} holds a {type(leaf).__name__}: only arrays can be saved.')
+        raise TypeError(
+            f'{name.removeprefix("more/")} holds a {type(leaf).__name__}: only arrays and numbers '
+            'can be saved in a tree. A generator of numpy, an optimiser or a state is given by a '
+            'name of its own, `save(step, learner, name=it)`.'
+        )
     return np.asarray(leaf, jnp.result_type(leaf))
 
 

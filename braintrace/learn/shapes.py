@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -51,24 +52,47 @@ def explained(
 
 @contextlib.contextmanager
 def explained_order(step: Callable, params: Any, state: Any, inputs: tuple) -> Iterator[None]:
-    """Inside, a step that fails because state and input were exchanged says so."""
+    """Inside, a step that fails because of how its arguments were given says so: too few of them,
+    state and input exchanged, or a whole sequence in the place of one step."""
     try:
         yield
     except (TypeError, ValueError) as error:
-        apart = len(inputs) == 1 and not same_shapes(inputs[0], state)
-        if not apart or not _runs(step, params, inputs[0], state):
+        call = '`compile(step, rule, params, state, *inputs)`'
+        if _runs(step, params, state, *inputs):
             raise
-        raise ValueError(
-            f'`compile(step, rule, params, state, *inputs)`: the step fails for `state` '
-            f'{told(state)} and the input {told(inputs)}, and runs with the two exchanged. The '
-            'state comes first.'
-        ) from error
+        missing = _refused(step, params, state, *inputs)
+        if missing:
+            raise TypeError(f'{call}: the step cannot be called so, {missing}.') from error
+        given = f'the step fails for `state` {told(state)} and the input {told(inputs)}, and runs'
+        apart = len(inputs) == 1 and not same_shapes(inputs[0], state)
+        if apart and _runs(step, params, inputs[0], state):
+            raise ValueError(
+                f'{call}: {given} with the two exchanged. The state comes first.'
+            ) from error
+        leaves = jax.tree.leaves(inputs)
+        if leaves and all(map(jnp.ndim, leaves)):
+            one = [jax.ShapeDtypeStruct(jnp.shape(a)[1:], jnp.result_type(a)) for a in leaves]
+            if _runs(step, params, state, *jax.tree.unflatten(jax.tree.structure(inputs), one)):
+                raise ValueError(
+                    f'{call}: {given} without the first axis of the input. Inputs are those of one '
+                    'step, `xs[0]` of a sequence, for as many samples as the state has.'
+                ) from error
+        raise
 
 
-def _runs(step: Callable, params: Any, state: Any, x: Any) -> bool:
-    """Whether a step takes this state and input, and gives such a state."""
+def _refused(step: Callable, *arguments: Any) -> str:
+    """Why a function cannot be called with so many arguments; nothing if it can."""
     try:
-        new, _ = jax.eval_shape(lambda state, x: step(params, state, x), state, x)
+        inspect.signature(step).bind(*arguments)
+    except (TypeError, ValueError) as error:  # the second for functions without a signature
+        return str(error) if isinstance(error, TypeError) else ''
+    return ''
+
+
+def _runs(step: Callable, params: Any, state: Any, *inputs: Any) -> bool:
+    """Whether a step takes this state and inputs, and gives such a state."""
+    try:
+        new, _ = jax.eval_shape(lambda state, *xs: step(params, state, *xs), state, *inputs)
         return same_shapes(new, state)
     except Exception:  # whatever a function of the user raises
         return False

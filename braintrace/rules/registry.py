@@ -156,6 +156,7 @@ def rule_of(given: Any) -> Rule:
     rule = getattr(given, 'rule', given)
     if not isinstance(rule, Rule):
         raise TypeError(
-            f'`algorithm` must be a name, a class of rules or a Rule, got {type(given).__name__}.'
+            f'`algorithm` must be a name, a class of rules or a Rule, got {type(given).__name__}. '
+            'It comes after the model: `compile(model, rule, ...)`.'
         )
     return rule

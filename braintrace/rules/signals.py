@@ -290,7 +290,8 @@ def spread_modulator(m: Any, group: Group, s: jax.Array, columns: bool) -> jax.A
     if not fits:
         raise ValueError(
             f'`modulator` has shape {rest} in a step, which does not broadcast to the units '
-            f'{group.varshape} of group {group.index}.'
+            f'{group.varshape} of group {group.index}. In a step it is a number, one for each '
+            'unit, or one for each sample as an array `(batch, 1)`.'
         )
     return jnp.broadcast_to(m, s.shape).astype(s.dtype)
 

@@ -211,8 +211,9 @@ class Learner(LongRunMixin, SequenceDriverMixin, brainstate.nn.Module):  # type:
         self._memory.value = nothing_learned(self.compiled_step())
 
     def reset_state(self, batch_size: int | None = None, **kwargs: Any) -> None:
-        """Forget: zero traces, and the count of steps. A new batch size takes effect with the
-        model's own states, at the next call."""
+        """Forget: zero traces, and the count of steps. The states of the model stay as they are:
+        `brainstate.nn.reset_all_states(learner, batch_size=)` begins anew with both. A new batch
+        size takes effect with the model's own states, at the next call."""
         if batch_size is not None:
             count('batch_size', batch_size)
         memory, first = self._memory.value, {}

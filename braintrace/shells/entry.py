@@ -52,11 +52,17 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
     if not callable(model):
         raise TypeError(
             '`model` must be a module of brainstate or Flax NNX, or a function '
-            f'step(params, state, *inputs), got {type(model).__name__}.'
+            f'step(params, state, *inputs), got {type(model).__name__}. The model comes first, '
+            'then the rule: `compile(model, rule, ...)`.'
         )
     if len(example_inputs) < 2:
         raise ValueError(
             'A plain step function needs `compile(step, rule, params, state, *inputs)`.'
+        )
+    if 'batch_size' in options:
+        raise TypeError(
+            '`batch_size` is for modules, whose states are made here. A function has as many '
+            'samples as the `state` that it is given.'
         )
     from .function import PureLearner
 

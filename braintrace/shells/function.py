@@ -275,7 +275,7 @@ class PureLearner(PlainRunMixin):
         Returns:
             `((grads, losses), carry)`.
         """
-        check_carry_type(carry, 'grad(loss_fn, params, carry, xs, *targets)')
+        check_carry_type(carry, 'grad(loss_fn, params, carry, xs, *targets)', loss_fn)
         self.rule.check_modulator(modulator)
         refuse_bad_mask(mask)
         inputs = self._split(xs, carry)

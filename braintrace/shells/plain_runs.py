@@ -41,8 +41,11 @@ class Carry(NamedTuple):
 export.register_namedtuple_serialization(Carry, serialized_name='braintrace.Carry')
 
 
-def check_carry_type(carry: Any, call: str) -> None:
-    """Refuse what is no carry; `call` is how arguments are written in this place."""
+def check_carry_type(carry: Any, call: str, loss_fn: Any = len) -> None:
+    """Refuse what is no carry, and a loss that is no function; `call` is how arguments are written
+    in this place."""
+    if not callable(loss_fn):
+        raise TypeError(f'`{call}`: `loss_fn` must be a function, got {type(loss_fn).__name__}.')
     if not isinstance(carry, Carry):
         raise TypeError(
             f'`{call}`: `carry` must be what `init` or the last call has given, '
@@ -54,9 +57,19 @@ class PlainRunMixin:
     """What learners of plain functions have for long runs: `check`, `snapshot`, `restore`,
     `export`, `shardings`."""
 
+    _step: Callable
     _how: How
     _example: Any
     _cache: Cache
+
+    def __repr__(self) -> str:
+        name = getattr(self._step, '__name__', type(self._step).__name__)
+        return f'{type(self).__name__}({name}, {self._how.rule.name!r}, report={self.report!r})'
+
+    @property
+    @abstractmethod
+    def report(self) -> Any:
+        """What the compiler decided for each parameter."""
 
     @abstractmethod
     def init(self, params: Any, state: Any) -> Carry:

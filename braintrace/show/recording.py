@@ -58,6 +58,11 @@ class Recording:
     elements: dict[str, Any]
     images: dict[str, Any]
 
+    def __repr__(self) -> str:
+        names = 'traces', 'credit', 'gradients', 'weights', 'moved', 'elements'
+        held = [f'{name}={list(getattr(self, name))}' for name in names if getattr(self, name)]
+        return f'Recording(steps={len(self.losses)}, {", ".join(held)})'
+
     def plot(self, path: Any = None, *, title: str = 'What the learner does, step by step') -> Any:
         """The curves, a panel for each kind.
 

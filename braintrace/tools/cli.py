@@ -227,6 +227,12 @@ def load(where: str) -> tuple[Any, tuple]:
             f'{where!r} does not name a factory. Write it as {FACTORY}, for instance '
             'my_project.models:small_gru.'
         )
+    if name.endswith('.py') or '/' in name:
+        file = Path(name)
+        raise CommandError(
+            f'{name!r} is a file. Name the module, in the directory that holds it: '
+            f'{file.stem}:{attribute}.'
+        )
     module = _import(name)
     factory = getattr(module, attribute, None)
     if not callable(factory):

@@ -178,8 +178,8 @@ def compare(
         >>> rows['d_rtrl'].error[1] < 1e-5 < rows['bptt'].error[1]
         True
     """
-    if not windows or any(not _is_window(w) for w in windows):
-        raise ValueError(f'`windows` must be numbers of steps, at least one, got {windows!r}.')
+    if not np.iterable(windows) or not windows or any(not _is_window(w) for w in windows):
+        raise ValueError(f'`windows` must be numbers of steps, such as (1, 16), got {windows!r}.')
     most = number_of_bytes('limit', limit, 0)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what the compiler has to say is for the report
@@ -264,6 +264,8 @@ def _labelled(
     rules: Iterable[str] | Mapping[str, tuple[str, Mapping]] | None,
 ) -> Mapping[str, tuple[str, Mapping]]:
     """`{label: (name, options)}`, for names their own label; all rules by default."""
+    if isinstance(rules, str):
+        rules = [rules]
     if isinstance(rules, Mapping):
         return rules
     return {name: (name, {}) for name in (BY_NAME if rules is None else rules)}

@@ -149,6 +149,12 @@ OPTIONS += [
         '`model` must be a module .* or a function',
     ),
     (lambda: compiled(trace_dtpe='x'), TypeError, 'no option `trace_dtpe`. It takes trace_dtype'),
+    (lambda: compiled(batch_size=2), TypeError, '`batch_size` is for modules'),
+    (lambda: braintrace.compile('d_rtrl', step, P, H, X[0]), TypeError, 'The model comes first'),
+    (lambda: braintrace.compile(step, P, H, X[0]), TypeError, 'got dict. It comes after the model'),
+    (lambda: braintrace.compile(step, 'd_rtrl', P, H), TypeError, "cannot be called so, .*'x'"),
+    (lambda: braintrace.compile(step, 'd_rtrl', P, H, X), ValueError, r'one step, `xs\[0\]`'),
+    (lambda: braintrace.compare(step, P, H, X[0], windows=1), ValueError, r'such as \(1, 16\)'),
 ]
 OF_PLAIN = [
     (lambda p: of(p, lambda out: (out > 0).sum()), TypeError, '`loss_fn` .*floating.*int'),
@@ -173,6 +179,7 @@ OF_PLAIN = [
     (lambda p: braintrace.compile(step, 'auto', P, X[0], H), ValueError, 'runs with .*exchanged'),
     (lambda p: p.init(P, jnp.zeros((B, 4))), ValueError, '`state` is .*compiled for .*samples'),
     (lambda p: of(p, modulator=1.0), TypeError, 'takes no `modulator`'),
+    (lambda p: p.grad(P, loss, p.init(P, H), X), TypeError, '`loss_fn` must be a function'),
     (lambda p: p.grad(loss, P, (H, {}), X), TypeError, '`carry` must be what `init` .*got tuple'),
     (narrower, ValueError, 'trace W->state is .* there, and this call needs .*init'),
 ]
@@ -243,6 +250,8 @@ def test_modulators(modulated):
     )
     for m in ({99: 1.0}, {}):
         check(lambda m=m: grad(modulated, jnp.sum, modulator=m), ValueError, '`modulator` .*groups')
+    each = jnp.ones((T, B))
+    check(lambda: grad(modulated, jnp.sum, modulator=each), ValueError, r'sample as .*\(batch, 1\)')
 
 
 def test_lost_traces_are_missed(module):
