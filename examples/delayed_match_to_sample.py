@@ -8,8 +8,8 @@ credit along with it. Only the last steps have a loss.
     python examples/delayed_match_to_sample.py
     python examples/delayed_match_to_sample.py --rule eprop
 
-0.976 of the last answers are right after 500 updates, 30 s on two cores; 0.958 with seed 1. With
-fixed recurrent weights, the read-out alone gets to 0.643; chance is 0.5.
+0.9997 of the last answers are right after 500 updates, 30 s on two cores, with seed 0 and with seed
+1. With fixed recurrent weights, the read-out alone gets to 0.727; chance is 0.5.
 """
 
 import brainpy.state as bp

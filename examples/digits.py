@@ -7,8 +7,8 @@ the traces.
     python examples/digits.py
     python examples/digits.py --rule bptt
 
-Of the 300 digits kept for the test, 0.967 are named rightly with D-RTRL, after 10 s on two cores
-(0.973 with seed 1), and 0.990 with BPTT, which D-RTRL approximates here. With fixed recurrent
+Of the 300 digits kept for the test, 0.970 are named rightly with D-RTRL, after 10 s on two cores
+(0.967 with seed 1), and 0.977 with BPTT, which D-RTRL approximates here. With fixed recurrent
 weights, the read-out alone gets to 0.727.
 """
 

@@ -141,11 +141,11 @@ class PureLearner(PlainRunMixin):
             traced = trace_step(step, params, state, *inputs)
             return compile_step(traced.step, policy=policy, trace=trace)
 
+        if not is_auto(rule):
+            self._how = how_to_learn(rule, options, **said)
         with explained_order(step, params, state, inputs):
             if is_auto(rule):
                 self._how = how_to_learn_best(graph_of, options, **said)
-            else:
-                self._how = how_to_learn(rule, options, **said)
             self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
             compiled = self._compiled(None, params, state, inputs, ())
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE

@@ -73,6 +73,7 @@ def test_compare_command(tmp_path, capsys):
     [
         (['report', 'people_models'], 'package.module:factory'),
         (['report', 'no_such_module:f'], "no module 'no_such_module'"),
+        (['report', './people_models.py:gru'], 'that holds it: people_models:gru'),
         (['report', 'people_models:gur'], 'It has Net, gru, plain'),
         (['report', 'people_models:constant'], "no function 'constant'"),
         (['report', 'people_models:number'], 'returned int'),

@@ -79,6 +79,7 @@ def test_a_learner_of_a_module_is_left_as_it_was():
     seen = braintrace.record(learner, XS, YS, loss=loss, update=optax.adam(0.1))
     after = jax.tree.map(np.asarray, learner.snapshot().arrays)
     jax.tree.map(np.testing.assert_array_equal, before, after)
+    assert len(repr(seen)) < 2000 and repr(seen).startswith('Recording(steps=')
     assert seen.losses[-1] != seen.losses[0] and all(m[-1] > 0 for m in seen.moved.values())
     still = braintrace.record(learner, XS, YS, loss=loss)
     assert still.moved['readout.weight.bias'].max() == 0
