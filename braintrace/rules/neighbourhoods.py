@@ -129,8 +129,14 @@ class Neighbourhoods:
     @cached_property
     def of_uses(self) -> list[Neighbours]:
         """The neighbourhoods of each use."""
-        pairs = zip(self._state.uses, self.reached, strict=True)
-        return [self._neighbours(u, reached) for u, reached in pairs]
+        pairs = zip(self._state.uses, self.kept, strict=True)
+        return [self._neighbours(u, kept) for u, kept in pairs]
+
+    @cached_property
+    def kept(self) -> list[np.ndarray]:
+        """What is kept of each use: all states of the units that it reaches,
+        `(element of the state, y)`."""
+        return [self._together @ r.astype(np.float32) > 0 for r in self.reached]
 
     def _fed(self, u: TracedUse, shape: tuple[int, ...]) -> np.ndarray:
         """Which elements of the state the outputs of a use feed position by position,
@@ -150,13 +156,13 @@ class Neighbourhoods:
     def drops(self, use: Use, new: Row) -> bool:
         """Whether what a use does to new values of a state in its own step is not kept."""
         number, to_new = [u.use for u in self._state.uses].index(use), self._elements(new)
-        done, kept = self.of_outputs[number], self.reached[number]
+        done, kept = self.of_outputs[number], self.kept[number]
         return bool((done[to_new] & ~kept[to_new]).any())
 
     def leaves(self, use: Use, old: Row, new: Row) -> bool:
         """Whether the influence of a use on the old values of a state goes on to new values of
         another outside of the neighbourhood."""
-        inside = self.reached[[u.use for u in self._state.uses].index(use)]
+        inside = self.kept[[u.use for u in self._state.uses].index(use)]
         from_old, to_new = self._elements(old), self._elements(new)
         ahead = self.of_state[np.ix_(to_new, from_old)].astype(np.float32)
         reached = ahead @ inside[from_old].astype(np.float32) > 0
@@ -171,16 +177,15 @@ class Neighbourhoods:
             units = np.asarray(row.of(own))
         return sum(sizes[:place]) + units.ravel()
 
-    def _neighbours(self, u: TracedUse, reached: np.ndarray) -> Neighbours:
-        reached = self._together @ reached.astype(np.float32) > 0
-        most, anywhere = max(1, int(reached.sum(0).max(initial=0))), np.flatnonzero(reached.any(1))
-        index = np.argsort(~reached, axis=0, kind='stable')[:most]
+    def _neighbours(self, u: TracedUse, kept: np.ndarray) -> Neighbours:
+        most, anywhere = max(1, int(kept.sum(0).max(initial=0))), np.flatnonzero(kept.any(1))
+        index = np.argsort(~kept, axis=0, kind='stable')[:most]
         if len(anywhere) and most > DENSE * len(
             anywhere
         ):  # one list for all, and one product instead of many
             most = len(anywhere)
-            index = np.broadcast_to(anywhere[:, None], (most, reached.shape[1]))
-        there = np.take_along_axis(reached, index, 0)
+            index = np.broadcast_to(anywhere[:, None], (most, kept.shape[1]))
+        there = np.take_along_axis(kept, index, 0)
         shape = most, *u.inner_shape
         return Neighbours(index.reshape(shape), there.reshape(shape))
 

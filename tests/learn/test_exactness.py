@@ -147,6 +147,14 @@ def test_rtrl_is_called_exact_everywhere_and_d_rtrl_is_not(name):
     assert all('small_models.py' in e.through for e in told.exactness.values() if not e.exact)
 
 
+@pytest.mark.parametrize('name', ['linear recurrent unit', 'synapse and membrane'])
+def test_snap_keeps_all_states_of_a_unit(name):
+    step, state = POSITION_WISE[name]
+    xs, ys = X[:4], draw(4, *one.shape[:1], P['o'].shape[1])
+    claimed, wrong, _ = claimed_and_wrong(step, P, state, xs, ys, 'snap', 2, n=1)
+    assert claimed == set(P) and not wrong
+
+
 def leaky(p, h, x):
     return 2 * (0.8 * h + x @ p['W'],)
 
