@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := pip install --quiet --disable-pip-version-check
 
-.PHONY: test lint format tests docs wheel matrix demo bench charts results fuzz soak clean
+.PHONY: test lint format tests docs wheel matrix demo bench devices charts results fuzz soak clean
 
 # What must hold before a change goes in. The tests build the wheel and use it too.
 test: lint tests docs
@@ -65,6 +65,10 @@ demo: .venv/demo
 bench: .venv/ready .venv-reference/ready
 	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
 	$(BIN)/python benchmarks/brains.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
+
+# What is moved between devices, from programs compiled for 4 and 64 of them.
+devices: .venv/ready
+	$(BIN)/python benchmarks/devices.py docs/many_devices.md
 
 # The charts of that page, from the figures that were measured last.
 charts: .venv/ready

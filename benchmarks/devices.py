@@ -13,9 +13,11 @@ import re
 import subprocess
 import sys
 
+import numpy as np
+
 UNITS, INPUTS = 1024, 256
 SAMPLES = 16  # where they are not divided; otherwise one for each device along their axis
-RULES = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}}
+RULES = {'d_rtrl': {'trace_limit': 2**62}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}}
 SMALLER = {'rtrl': (64, 16)}  # units and inputs, where traces are larger than any device
 MEMORY = (16e9, 80e9)  # bytes of a device
 COMPILED, COMPUTED = (4, 64), 1024  # devices
@@ -124,31 +126,32 @@ def told_by(devices, rule, axes):
 # ---- the largest network ----
 
 
-def held(rule, samples, units, axes):
-    """The bytes on a device of traces, parameters and their gradients: traces lie along both axes,
-    parameters along that of the units."""
-    learner, params, _, _ = learner_of(rule, samples, units, units // 4)
-    weights = sum(bytes_of(a) for a in params.values())
-    split = axes.get('model', 1)
-    traces = learner.report.memory['trace_bytes'] / split / axes.get('data', 1)
-    return traces + 2 * weights / split
+def bytes_by_units(rule):
+    """The bytes of the traces of one sample, and of the parameters, as polynomials in the units of
+    a GRU with a quarter as many inputs: exact, from the reports of four small ones."""
+    sizes, traces, weights = (8, 16, 24, 32), [], []
+    for units in sizes:
+        learner, params, _, _ = learner_of(rule, 1, units, units // 4)
+        traces.append(learner.report.memory['trace_bytes'])
+        weights.append(sum(bytes_of(a) for a in params.values()))
+    return [np.polyfit(sizes, held, 3) for held in (traces, weights)]
 
 
 def largest(rule, axes, memory):
     """The most units of a GRU with a quarter as many inputs, one sample on each device along the
-    axis of samples, whose traces, parameters and gradients fit; to within two per cent."""
-    samples, step = axes.get('data', 1), axes.get('model', 1)
+    axis of samples, whose traces, parameters and gradients fit: traces lie along both axes,
+    parameters along that of the units, and where these are divided an array of `units x units` is
+    gathered whole. To within one per cent."""
+    (traces, weights), split = bytes_by_units(rule), axes.get('model', 1)
 
     def fits(units):
-        return held(rule, samples, units, axes) <= memory
+        kept = (np.polyval(traces, units) + 2 * np.polyval(weights, units)) / split
+        return kept + (4 * units**2 if split > 1 else 0) <= memory
 
-    low, high = step, 2 * step
-    while fits(high):
-        low, high = high, 2 * high
-    while high - low > max(step, low // 50):
-        middle = (low + high) // 2 // step * step
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    return low
+    units = 8.0
+    while fits(1.01 * units):
+        units *= 1.01
+    return int(units) // split * split or int(units)
 
 
 # ---- the page ----
@@ -159,6 +162,11 @@ def text_of(size):
         if size >= factor:
             return f'{size / factor:.3g} {unit}'
     return f'{size:.0f} B'
+
+
+def round_number(n):
+    """With two digits that count."""
+    return int(float(f'{n:.2g}'))
 
 
 def table(head, rows):
@@ -172,14 +180,27 @@ def rows_of_moves():
             every = {n: told_by(n, rule, axes_of(n)[name]) for n in COMPILED}
             for n, told in every.items():
                 yield row_of_moves(rule, name, f'{n}', told)
-            yield row_of_moves(rule, name, f'{COMPUTED:,} (computed)', computed(every))
+            yield row_of_moves(rule, name, f'{COMPUTED:,} (computed)', computed(name, every))
 
 
-def computed(every):
-    """For sixteen times as many devices as the most that were compiled for: every number changes
-    once more by the factor by which it changed from 4 to 64."""
+def computed(name, every):
+    """For more devices than were compiled for. What a device holds or moves is a constant and a
+    part that is divided along the axis of units; all traces together grow with the samples. Both
+    numbers of each follow from 4 and 64 devices."""
+    axes = [axes_of(n)[name] for n in (*COMPILED, COMPUTED)]
+    share = [1 / a.get('model', 1) for a in axes]
+    samples = [a.get('data', SAMPLES) for a in axes]
     few, many = (every[n] for n in COMPILED)
-    return {part: many[part] * (many[part] / few[part] if few[part] else 1) for part in many}
+    return {
+        part: line(samples if part == 'traces' else share, few[part], many[part]) for part in few
+    }
+
+
+def line(at, first, second):
+    """The third value of what is a straight line through the first two."""
+    if at[0] == at[1]:
+        return second
+    return first + (second - first) * (at[2] - at[0]) / (at[1] - at[0])
 
 
 def row_of_moves(rule, name, devices, told):
@@ -192,7 +213,9 @@ def rows_of_sizes():
         for name in axes_of(4):
             every = [1, *COMPILED, COMPUTED]
             for memory in MEMORY:
-                sizes = [f'{largest(rule, axes_of(n)[name], memory):,}' for n in every]
+                sizes = [
+                    f'{round_number(largest(rule, axes_of(n)[name], memory)):,}' for n in every
+                ]
                 yield [f'`{rule}`', name, text_of(memory), *sizes]
 
 

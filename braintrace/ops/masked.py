@@ -22,7 +22,7 @@ def compact(op: Op, pattern: np.ndarray) -> Op:
     size = dict(zip(of_w, pattern.shape, strict=True))
     inner_shape = [size[c] for c in inner]
     by_output = pattern.transpose([of_w.index(c) for c in (*outer, *inner)])
-    flat = by_output.reshape(-1, int(np.prod(inner_shape))) != 0
+    flat = by_output.reshape(int(np.prod([size[c] for c in outer])), int(np.prod(inner_shape))) != 0
     most = max(1, int(flat.sum(1).max(initial=0)))
     if not inner or 2 * most > flat.shape[1]:
         return op

@@ -1,8 +1,10 @@
 """Online gradients against BPTT in float64, with windows shorter than the sequence."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from small_models import (
     OTHERS,
     POSITION_WISE,
@@ -15,6 +17,8 @@ from small_models import (
     online,
     tanh_rnn,
 )
+
+import braintrace
 
 
 @pytest.mark.parametrize('method', ['single-step', 'multi-step'])
@@ -48,6 +52,22 @@ def test_rtrl_is_exact(name):
     step, state = (OTHERS | POSITION_WISE)[name]
     for window in (1, 3):
         assert_close(online(step, state, 'rtrl', window)[0], bptt(step, state))
+
+
+def test_a_model_without_inputs():
+    def step(p, h, x):
+        h = jnp.tanh(x @ p['W'] + h @ p['R'])
+        return h, h
+
+    def loss(p):
+        return jnp.mean(lax.scan(lambda h, x: step(p, h, x), start, xs)[1] ** 2)
+
+    params, start = dict(W=jnp.zeros((0, 3)), R=jnp.eye(3) + 0.1), jnp.ones((2, 3))
+    xs = jnp.zeros((4, 2, 0))
+    learner = braintrace.compile(step, 'rtrl', params, start, xs[0])
+    carry = learner.init(params, start)
+    (grads, _), _ = learner.grad(lambda out: jnp.mean(out**2), params, carry, xs, window=2)
+    np.testing.assert_allclose(grads['R'], jax.grad(loss)(params)['R'], atol=1e-10)
 
 
 @pytest.mark.parametrize(
