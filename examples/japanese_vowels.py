@@ -9,9 +9,9 @@ the loss. The weights change at every frame: nothing is kept of the past but the
     python examples/japanese_vowels.py --model alif --rule pp_prop --decay_or_rank 0.9
 
 Of the 370 utterances kept for the test the GRU tells 0.968 rightly (0.959 to 0.968 with seeds 0 to
-2) after 13 s on two cores, the spiking network 0.965 (0.954 and 0.965 with seeds 1 and 0) after 15 s.
-Much is in the frames themselves: with fixed recurrent weights, the read-out alone gets to 0.954 and
-0.938. Chance is about 0.11.
+2) after 13 s on two cores, the spiking network 0.965 (0.954 to 0.965) after 15 s. Much is in the
+frames themselves: with fixed recurrent weights, the read-out alone gets to 0.954 and 0.938. Chance
+is about 0.11.
 """
 
 import brainpy.state as bp
