@@ -103,8 +103,8 @@ def prepare(
             raise ValueError(
                 f'Hidden state {leaf.name} enters the step as {old.aval.str_short()} and leaves it '
                 f'as {new.aval.str_short()}. A hidden state must keep its shape and dtype: cast or '
-                'reshape the new value in the step, or initialise the state accordingly (inputs with '
-                'a batch: `batch_size=` for a module, that axis in `state` for a function).'
+                'reshape the new value in the step, or initialise the state accordingly (inputs '
+                'with a batch: `batch_size=` for a module, that axis in `state` for a function).'
             )
     flat = flatten(step, policy, diagnostics, trace)
     analysis = Analysis(*expose(flat, trace))
