@@ -11,7 +11,7 @@ sys.path.insert(0, str(HERE / '_ext'))
 project, author = 'braintrace', 'The braintrace developers'
 release = version = braintrace.__version__
 extensions = ['myst_nb', 'sphinx.ext.autodoc', 'sphinx.ext.napoleon', 'mathml', 'names']
-exclude_patterns = ['_build', '_ext']
+exclude_patterns = ['_build', '_ext', 'jupyter_execute']
 
 html_theme = 'furo'
 html_title = f'braintrace {version}'
