@@ -6,13 +6,14 @@ call of a new learner for `first`, of the fastest call otherwise. `in_turns.py` 
 
 import sys
 import time
+from functools import partial
 
 import brainstate
 import jax
 import jax.numpy as jnp
 from models import Net, data, loss
-from rules import BEYOND, HEAVY, RULES, SIZES, grad_of
-from worker import CASES, LINEAR, OURS, bptt_grad, descend, driver
+from rules import BEYOND, HEAVY, RULES, SIZES, bptt, grad_of
+from worker import CASES, LINEAR, OURS, driver, own_streamed, streamed
 
 import braintrace
 
@@ -34,9 +35,8 @@ def by_rule(cell, rule, shape):
 
 def by_bptt(cell, shape):
     def make():
-        net = brainstate.nn.init_all_states(Net(cell, LINEAR, *shape[:2]), batch_size=shape[2])
-        grad, given = bptt_grad(net), data(shape)
-        return lambda: jax.tree.leaves(grad(*given))
+        run = bptt(cell, shape)
+        return lambda: jax.tree.leaves(run())
 
     return make
 
@@ -66,36 +66,6 @@ def in_own_loop(cell, rule, shape):
     return make
 
 
-def streamed(own, steps=200):
-    """Steps of a stream with an update each, GRU 16-64-4: in the learner's own `etrace_stream`, or
-    in brainstate's `jit`."""
-
-    def make():
-        net = Net('gru', LINEAR, 16, 64, 4)
-        xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
-        learner = braintrace.compile(net, braintrace.D_RTRL, xs[0], batch_size=1)
-        weights = net.states(brainstate.ParamState)
-
-        def error(x):
-            return jnp.mean(learner(x) ** 2)
-
-        @brainstate.transform.jit
-        def step(x):
-            descend(weights, brainstate.transform.grad(lambda: error(x), weights)())
-
-        if own:
-            step = learner.etrace_stream(step_fn=error, update=lambda g: descend(weights, g))
-
-        def run():
-            for t in range(steps):
-                step(xs[t % 8])
-            return [s.value for s in weights.values()]
-
-        return run
-
-    return make
-
-
 def named(cell, rule, shape):
     return f'{rule}, {cell} {"-".join(map(str, shape))}'
 
@@ -117,8 +87,8 @@ ALL = {
     },
     **{f'one gradient: {named(*c)}': by_rule(*c) for c in EVERY_RULE},
     **{f'own loop: {named(*c)}': in_own_loop(*c) for c in LOOPS},
-    'stream in brainstate jit': streamed(False),
-    'etrace_stream': streamed(True),
+    'stream in brainstate jit': partial(streamed, 200),
+    'etrace_stream': partial(own_streamed, 200),
     **{f'BPTT, {cell}': by_bptt(cell, LARGEST) for cell in ('gru', 'lstm', 'lif')},
 }
 

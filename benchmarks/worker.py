@@ -23,6 +23,7 @@ warnings.simplefilter('ignore')
 OURS = sys.argv[1] == 'ours'
 LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
+STREAMED = 2000  # steps of a stream
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
 
 
@@ -39,8 +40,8 @@ def best(f, repeat=40, limit=20):
     return times[0], min(times[1:])
 
 
-def driver(cell, rule, shape, options):
-    """A new learner's compiled gradient of a sequence, as a function of nothing."""
+def gradient(cell, rule, shape, options):
+    """A new learner, its gradient of a sequence as a function of inputs and targets, and both."""
     n_in, n, batch, _ = shape
     xs, ys = data(shape)
     model, algorithm = Net(cell, LINEAR, n_in, n), getattr(braintrace, rule)
@@ -48,23 +49,24 @@ def driver(cell, rule, shape, options):
     learner = braintrace.compile(model, algorithm, xs[0], batch_size=batch, seed=0, **needed)
     options = options if OURS else {}
 
-    @brainstate.transform.jit
     def grad(xs, ys):
         return learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options)
 
-    return learner, lambda: jax.tree.leaves(grad(xs, ys))
+    return learner, grad, (xs, ys)
+
+
+def driver(cell, rule, shape, options):
+    """A new learner's compiled gradient of a sequence, as a function of nothing."""
+    learner, grad, given = gradient(cell, rule, shape, options)
+    compiled = brainstate.transform.jit(grad)
+    return learner, lambda: jax.tree.leaves(compiled(*given))
 
 
 def least_work(cell, rule, shape, options):
     """What the gradient of a sequence has to do, for `limits`: the products of its program, and its
     traces, read and written in each block."""
-    xs, ys = data(shape)
-    learner, _ = driver(cell, rule, shape, options)
-
-    def grad(xs, ys):
-        return learner.etrace_grad(xs, ys, step_fn=lambda x, y: loss(learner(x), y), **options)
-
-    program, _ = brainstate.transform.make_jaxpr(grad)(xs, ys)
+    learner, grad, given = gradient(cell, rule, shape, options)
+    program, _ = brainstate.transform.make_jaxpr(grad)(*given)
     memory = learner.report.memory
     blocks = 0 if options.get('fresh') else -(-shape[3] // memory['block_steps'])
     return work_of(program, 2 * blocks * memory['trace_bytes'])
@@ -135,29 +137,50 @@ def bptt_grad(model, loss=loss):
     return grad
 
 
-def stream(steps=2000, traces=True):
-    """Microseconds for one jitted step with an update of the weights, GRU 16-64-4, one sample.
-
-    Without traces it is what brainstate itself costs.
-    """
-    model = Net('gru', LINEAR, 16, 64, 4)
-    xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
+def streamed(steps, traces=True):
+    """Steps of a stream in brainstate's `jit`, each with an update of the weights, as a function of
+    nothing. GRU 16-64-4, one sample; without traces it is what brainstate itself costs."""
+    model, xs = Net('gru', LINEAR, 16, 64, 4), inputs_of_stream()
     if traces:
         learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
-        weights = learner.param_states
     else:
         learner = brainstate.nn.init_all_states(model, batch_size=1)
-        weights = model.states(brainstate.ParamState)
+    weights = model.states(brainstate.ParamState)
 
     @brainstate.transform.jit
     def step(x):
         descend(weights, brainstate.transform.grad(lambda: jnp.mean(learner(x) ** 2), weights)())
 
+    return one_by_one(step, xs, weights, steps)
+
+
+def own_streamed(steps):
+    """The same steps in the learner's own `etrace_stream`."""
+    model, xs = Net('gru', LINEAR, 16, 64, 4), inputs_of_stream()
+    learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
+    weights = model.states(brainstate.ParamState)
+    live = learner.etrace_stream(
+        step_fn=lambda x: jnp.mean(learner(x) ** 2), update=lambda grads: descend(weights, grads)
+    )
+    return one_by_one(live, xs, weights, steps)
+
+
+def inputs_of_stream():
+    return list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
+
+
+def one_by_one(step, xs, weights, steps):
+    """So many calls of a step, as a function of nothing that gives the weights."""
+
     def run():
         for t in range(steps):
-            step(xs[t % 8])
+            step(xs[t % len(xs)])
         return [s.value for s in weights.values()]
 
+    return run
+
+
+def microseconds_of_a_step(run, steps):
     return best(run, 3)[1] / steps * 1e3
 
 
@@ -171,26 +194,7 @@ def moved(params, grads):
     return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads)
 
 
-def own_stream(steps=2000):
-    """Microseconds for one step of the learner's own `etrace_stream`, as in `stream`."""
-    xs = list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
-    learner = braintrace.compile(
-        Net('gru', LINEAR, 16, 64, 4), braintrace.D_RTRL, xs[0], batch_size=1, seed=0
-    )
-    weights = learner.param_states
-    live = learner.etrace_stream(
-        step_fn=lambda x: jnp.mean(learner(x) ** 2), update=lambda grads: descend(weights, grads)
-    )
-
-    def run():
-        for t in range(steps):
-            live(xs[t % 8])
-        return [s.value for s in weights.values()]
-
-    return best(run, 3)[1] / steps * 1e3
-
-
-def pure_stream(steps=2000):
+def pure_stream(steps=STREAMED):
     """Microseconds for one step of the same GRU as a plain function."""
 
     def step(p, h, x):
@@ -220,7 +224,7 @@ def pure_stream(steps=2000):
             p, c = one(p, c, xs[t % 8])
         return p
 
-    return best(run, 3)[1] / steps * 1e3
+    return microseconds_of_a_step(run, steps)
 
 
 def mean_square(out):
@@ -331,11 +335,12 @@ def main():
         for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
             _, run = driver(cell, 'D_RTRL', (64, 128, 16, 100), {})
             say(case='fused', cell=cell, ms=best(run)[1])
-    say(case='stream', us=stream())
+    say(case='stream', us=microseconds_of_a_step(streamed(STREAMED), STREAMED))
     if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))
-        say(case='own stream', us=own_stream())
-        say(case='floor', us=stream(traces=False))
+        say(case='own stream', us=microseconds_of_a_step(own_streamed(STREAMED), STREAMED))
+        floor = streamed(STREAMED, traces=False)
+        say(case='floor', us=microseconds_of_a_step(floor, STREAMED))
         say(case='pure stream', us=pure_stream())
         say(case='rtrl', ms=rtrl())
         say(case='compiling', seconds=compiling())

@@ -41,11 +41,14 @@ class Carry(NamedTuple):
 export.register_namedtuple_serialization(Carry, serialized_name='braintrace.Carry')
 
 
-def check_carry_type(carry: Any, call: str, loss_fn: Any = len) -> None:
-    """Refuse what is no carry, and a loss that is no function; `call` is how arguments are written
-    in this place."""
+def check_loss_type(loss_fn: Any, call: str) -> None:
+    """Refuse a loss that is no function; `call` is how arguments are written in this place."""
     if not callable(loss_fn):
         raise TypeError(f'`{call}`: `loss_fn` must be a function, got {type(loss_fn).__name__}.')
+
+
+def check_carry_type(carry: Any, call: str) -> None:
+    """Refuse what is no carry; `call` is how arguments are written in this place."""
     if not isinstance(carry, Carry):
         raise TypeError(
             f'`{call}`: `carry` must be what `init` or the last call has given, '
