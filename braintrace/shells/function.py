@@ -49,7 +49,7 @@ from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
 from .packing import CompiledFunction, pack, unpack
-from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_loss_type
+from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad
 
 LARGE = 100_000  # numbers that a program may have as constants
 _REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
@@ -275,9 +275,7 @@ class PureLearner(PlainRunMixin):
         Returns:
             `((grads, losses), carry)`.
         """
-        written = 'grad(loss_fn, params, carry, xs, *targets)'
-        check_loss_type(loss_fn, written)
-        check_carry_type(carry, written)
+        check_for_grad(loss_fn, carry)
         self.rule.check_modulator(modulator)
         refuse_bad_mask(mask)
         inputs = self._split(xs, carry)

@@ -41,12 +41,6 @@ class Carry(NamedTuple):
 export.register_namedtuple_serialization(Carry, serialized_name='braintrace.Carry')
 
 
-def check_loss_type(loss_fn: Any, call: str) -> None:
-    """Refuse a loss that is no function; `call` is how arguments are written in this place."""
-    if not callable(loss_fn):
-        raise TypeError(f'`{call}`: `loss_fn` must be a function, got {type(loss_fn).__name__}.')
-
-
 def check_carry_type(carry: Any, call: str) -> None:
     """Refuse what is no carry; `call` is how arguments are written in this place."""
     if not isinstance(carry, Carry):
@@ -54,6 +48,14 @@ def check_carry_type(carry: Any, call: str) -> None:
             f'`{call}`: `carry` must be what `init` or the last call has given, '
             f'got {type(carry).__name__}.'
         )
+
+
+def check_for_grad(loss_fn: Any, carry: Any) -> None:
+    """Refuse a loss that is no function and what is no carry, for `grad`."""
+    call = 'grad(loss_fn, params, carry, xs, *targets)'
+    if not callable(loss_fn):
+        raise TypeError(f'`{call}`: `loss_fn` must be a function, got {type(loss_fn).__name__}.')
+    check_carry_type(carry, call)
 
 
 class PlainRunMixin:
