@@ -75,6 +75,8 @@ class LowRank(Carrier):
         return self.state.to_params(gradients)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
+        if not self.params:
+            return traces
         old_U, old_V = traces[U], [traces[p.key] for p in self.params]
         n, r = old_U.shape
         followed = self._random(FOLLOWED, seed=0)
