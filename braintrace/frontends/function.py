@@ -132,7 +132,11 @@ def _checked(result: Any, tree: Any) -> tuple[Any, Any]:
             'the output, return it twice: `return state, state`.'
         )
     if not pair:
-        raise TypeError(f'`step` must return (state, out), got {type(result).__name__}.')
+        several = f' of {len(result)}' if isinstance(result, tuple) else ''
+        raise TypeError(
+            f'`step` must return (state, out), got {type(result).__name__}{several}. What is not '
+            'state belongs into `out`: `return state, (a, b)`.'
+        )
     if not _is(result[0], tree):
         raise ValueError(
             f'`step` takes a state of structure {tree} and returns one of '
@@ -156,6 +160,16 @@ def check_arrays(tree: Any, name: str) -> None:
                 'strings and modules belong into the first argument of the step, or into the '
                 'function itself.'
             )
+
+
+def check_learns(params: Any, leaves: Sequence[Any]) -> None:
+    """Refuse a model of which no leaf is a parameter."""
+    if not leaves and jax.tree.leaves(params):
+        raise ValueError(
+            '`params` holds no inexact array, so there is nothing to learn. Of a Linen module give '
+            'the variables. One that holds its states is compiled by itself: `compile(module, '
+            'rule, *inputs)`.'
+        )
 
 
 def moving(leaves: Sequence[Any]) -> tuple[list[int], list[int]]:

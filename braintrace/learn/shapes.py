@@ -42,12 +42,26 @@ def explained(
             *[_leading(a) for a in inputs if of_state.isdisjoint(_leading(a))]
         )
         if not of_state or not of_others:
-            error.add_note(f'The step has {told(inputs)} as inputs and {told(state)} as state.')
+            note = f'The step has {told(inputs)} as inputs and {told(state)} as state.'
+            error.add_note(f'{note} If the inputs have a batch: {remedy}' if of_others else note)
             raise
         raise ValueError(
             f'The step fails for {told(inputs)} as inputs and {told(state)} as state: the number '
             f'of samples differs, {_list(of_others)} and {_list(of_state)}. {remedy}'
         ) from error
+
+
+@contextlib.contextmanager
+def explained_loss(out: Any, targets: tuple) -> Iterator[None]:
+    """Inside, a loss that fails says what it was given in one step."""
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        error.add_note(
+            f'`loss_fn(out, *targets)` was given {told(out)} as `out` and {told(targets)} as '
+            '`targets`, which are one step of the sequences behind `xs`.'
+        )
+        raise
 
 
 @contextlib.contextmanager

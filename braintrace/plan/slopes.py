@@ -21,7 +21,7 @@ def constant_slope(analysis: Analysis, seed: int, start: Var, row: Row) -> float
     slopes: dict[Atom, float | None] = {start: 1.0}
     for eqn in analysis.along([seed], [start], [row.new]).jaxpr.eqns:
         if eqn.primitive.name != 'stop_gradient' and any(_met(eqn, slopes)):
-            slopes[eqn.outvars[0]] = _slope_after(eqn, slopes, const)
+            slopes |= dict.fromkeys(eqn.outvars, _slope_after(eqn, slopes, const))
     return slopes.get(row.new)
 
 
@@ -30,7 +30,7 @@ def _met(eqn: JaxprEqn, slopes: dict[Atom, float | None]) -> list[bool]:
 
 
 def _slope_after(eqn: JaxprEqn, slopes: dict[Atom, float | None], const: Const) -> float | None:
-    """The slope of an equation's output, if it is a number again."""
+    """The slope of an equation's outputs, if it is a number again."""
     name, met = eqn.primitive.name, _met(eqn, slopes)
     arriving = [slopes[a] if m else 0.0 for a, m in zip(eqn.invars, met, strict=True)]
     if any(s is None for s in arriving):

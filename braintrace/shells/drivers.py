@@ -117,6 +117,7 @@ class SequenceDriverMixin:
             raise ValueError(
                 f"`loss_output` must be 'per_step', 'masked' or 'scalar', got {loss_output!r}."
             )
+        _check_functions(step_fn=step_fn)
         weights = self._chosen(weights)
         asked = Asked(step_fn, mask, reduction, has_aux, window, fresh, progress, modulator)
         with explained_time(sequences, self._shapes_of_a_step):
@@ -164,6 +165,7 @@ class SequenceDriverMixin:
             The loss of each step.
         """
         learning = self._learning()
+        _check_functions(step_fn=step_fn, update=update)
         usual, usual_size = self._schedule()
         schedule = schedule or usual
         if schedule not in SCHEDULES:
@@ -211,9 +213,7 @@ class SequenceDriverMixin:
             `live(*data, modulator=None) -> loss`, or `(loss, aux)`.
         """
         self._learning()
-        for name, f in (('step_fn', step_fn), ('update', update)):
-            if not callable(f):
-                raise TypeError(f'`{name}` must be a function, got {type(f).__name__}.')
+        _check_functions(step_fn=step_fn, update=update)
         asked = Asked(step_fn, has_aux=has_aux)
         memory, step = None, None
 
@@ -254,6 +254,12 @@ class SequenceDriverMixin:
         ):
             raise TypeError(f'`weights` must be a dict of states, got {type(weights).__name__}.')
         return weights
+
+
+def _check_functions(**given: Any) -> None:
+    for name, f in given.items():
+        if not callable(f):
+            raise TypeError(f'`{name}` must be a function, got {type(f).__name__}.')
 
 
 def _told(losses: Any, mask: Any, reduction: str, loss_output: str) -> Any:

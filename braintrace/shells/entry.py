@@ -8,6 +8,10 @@ from typing import Any
 from ..frontends.base import advice_for, framework_of
 
 _SHELLS = {'brainstate': '.algorithms', 'nnx': '.nnx'}  # by the front-end of the model
+_HIDDEN = (
+    '`hidden` says which variables of a Flax NNX module are recurrent. Leave it out: a module of '
+    'brainstate keeps such state in a `brainstate.HiddenState`, a function is given it as `state`.'
+)
 
 
 def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) -> Any:
@@ -41,6 +45,9 @@ def compile(model: Any, algorithm: Any, *example_inputs: Any, **options: Any) ->
         [(('params',), [0])]
     """
     framework = framework_of(model)
+    is_nnx = framework is not None and framework.__name__.endswith('.nnx')
+    if 'hidden' in options and callable(model) and not (is_nnx or isinstance(model, type)):
+        raise TypeError(_HIDDEN)
     if framework is not None:
         shell = import_module(_SHELLS[framework.__name__.split('.')[-1]], __package__)
         return shell.compile_module(model, algorithm, *example_inputs, **options)

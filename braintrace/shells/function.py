@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..compat.records import ETraceGraph, published
 from ..frontends.base import form_of
 from ..frontends.forms import Skeleton
-from ..frontends.function import check_arrays
+from ..frontends.function import check_arrays, check_learns
 from ..frontends.function import trace as trace_step
 from ..graph.compile import Graph, compile_step
 from ..graph.flatten import ControlFlowPolicy
@@ -39,6 +39,7 @@ from ..learn.records import Block, Run
 from ..learn.shapes import (
     check_time,
     explained,
+    explained_loss,
     explained_order,
     inputs_for,
     refuse_others,
@@ -136,6 +137,7 @@ class PureLearner(PlainRunMixin):
         for i, x in enumerate(inputs):
             check_arrays(x, f'inputs[{i}]')
         leaves, skeleton = self._take_apart(params)
+        check_learns(params, leaves)
 
         def graph_of(policy: ControlFlowPolicy) -> Graph:
             traced = trace_step(step, params, state, *inputs)
@@ -149,11 +151,6 @@ class PureLearner(PlainRunMixin):
             self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
             compiled = self._compiled(None, params, state, inputs, ())
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
-        if not leaves and jax.tree.leaves(params):
-            raise ValueError(
-                '`params` holds no inexact array, so there is nothing to learn. Modules that hold '
-                'their states are compiled by themselves: `compile(module, rule, *inputs)`.'
-            )
 
     @property
     def rule(self) -> Any:
@@ -200,7 +197,8 @@ class PureLearner(PlainRunMixin):
 
         def program(params, state, inputs, targets):
             state, out = self._step(params, state, *inputs)
-            return state, out if loss_fn is None else loss_fn(out, *targets)
+            with explained_loss(out, targets):
+                return state, loss_fn(out, *targets)
 
         def make() -> CompiledFunction:
             f = self._step if loss_fn is None else program

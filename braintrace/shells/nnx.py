@@ -32,6 +32,7 @@ from ..learn.stateful import (
 from ..rules.signals import Extra
 from ..show.code.learner import code_of_model
 from ..show.report import CompilationReport
+from ..step import dotted
 from .drivers import SequenceDriverMixin
 from .long_runs import LongRunMixin
 
@@ -256,7 +257,10 @@ class NNXLearner(LongRunMixin, SequenceDriverMixin, nnx.Module):
         if weights is None:
             return params
         picked = nnx.filterlib.to_predicate(weights)
-        return {path: v for path, v in params.items() if picked(path, v)}
+        chosen = {path: v for path, v in params.items() if picked(path, v)}
+        if not chosen:
+            raise ValueError(f'`weights` picks none of the parameters {[*map(dotted, params)]}.')
+        return chosen
 
     def _schedule(self) -> tuple[str, int | None]:
         return 'per_step', None

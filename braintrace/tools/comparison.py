@@ -180,6 +180,8 @@ def compare(
     """
     if not np.iterable(windows) or not windows or any(not _is_window(w) for w in windows):
         raise ValueError(f'`windows` must be numbers of steps, such as (1, 16), got {windows!r}.')
+    if not _is_window(repeats):
+        raise ValueError(f'`repeats` must be a number of runs, at least 1, got {repeats!r}.')
     most = number_of_bytes('limit', limit, 0)
     with warnings.catch_warnings():
         warnings.simplefilter('ignore')  # what the compiler has to say is for the report

@@ -47,6 +47,21 @@ def test_an_embedding_in_milliampere(more):
     assert lengths.max() < 0.5 + 1e-6 and (lengths == 0).sum() == ('padding_idx' in more)
 
 
+def test_a_convolution_in_milliampere():
+    how = dict(w_init=braintools.init.KaimingNormal(1.0, unit=u.mA), padding='SAME')
+    layer = braintrace.nn.Conv2d(
+        (4, 4, 1), 2, 3, b_init=braintools.init.Constant(3.0 * u.mA), **how
+    )
+    w = layer.weight.value['weight']
+    images = jnp.asarray(rng.randn(2, 4, 4, 1))
+    wanted = jax.lax.conv_general_dilated(
+        images, w.to_decimal(u.mA).astype(images.dtype), (1, 1), 'SAME',
+        dimension_numbers=('NHWC', 'HWIO', 'NHWC'),
+    )  # fmt: skip
+    np.testing.assert_allclose(layer(images).to_decimal(u.mA), wanted + 3, rtol=1e-6)
+    assert braintrace.nn.Conv1d((4, 1), 2, 3, **how)(images[0]).unit == u.mA
+
+
 CONFIGS = {
     'D_RTRL': ({}, ETraceConfig()),
     'pp_prop': ({'decay_or_rank': 0.9}, ETraceConfig('io_factorized', decay=0.9)),

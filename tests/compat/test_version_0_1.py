@@ -82,14 +82,14 @@ def test_old_and_borrowed_names():
         isinstance(p, bs.State)
         for p in (legacy.FakeETraceParam(w, None), legacy.FakeElemWiseParam(w))
     )
-    for module, name in [
-        (braintrace, 'ETraceParam'),
-        (braintrace, 'ETraceState'),
-        (nn, 'ReLU'),
-        (nn, 'LIF'),
+    for module, name, told in [
+        (braintrace, 'ETraceParam', 'ETraceParam'),
+        (braintrace, 'ETraceState', 'ETraceState'),
+        (nn, 'ReLU', r'Use brainstate\.nn\.ReLU instead\.$'),
+        (nn, 'LIF', r'Use brainpy\.state\.LIF instead\.$'),
     ]:
         assert name in dir(module)
-        with pytest.warns(DeprecationWarning, match=name):
+        with pytest.warns(DeprecationWarning, match=told):
             assert getattr(module, name) is not None
     for module in (braintrace, nn):
         with pytest.raises(AttributeError, match='no_such_name'):

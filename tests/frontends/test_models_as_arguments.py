@@ -206,6 +206,10 @@ def ready():
             lambda: braintrace.compile(lambda p, s, x: s, D_RTRL, P, (ZERO, ZERO), X[0]),
         ),
         (
+            r'got tuple of 3.*`return state, \(a, b\)`',
+            lambda: braintrace.compile(lambda p, s, x: (s, s, x), D_RTRL, P, ZERO, X[0]),
+        ),
+        (
             'returns one of',
             lambda: braintrace.compile(lambda p, s, x: ([s], x), D_RTRL, P, ZERO, X[0]),
         ),
@@ -226,6 +230,14 @@ def ready():
             lambda: braintrace.compile(
                 lambda p, h, x: (h + p(x), h), D_RTRL, brainstate.nn.Linear(H, H), ZERO, X[0]
             ),
+        ),
+        (
+            'holds no inexact array.* Of a Linen module give the variables',
+            lambda: braintrace.compile(step, D_RTRL, linen.GRUCell(H), ZERO, X[0]),
+        ),
+        (
+            '`hidden` says which variables of a Flax NNX module',
+            lambda: braintrace.compile(step, D_RTRL, CELL, ZERO, X[0], hidden=nnx.Variable),
         ),
         (
             'has no time axis',

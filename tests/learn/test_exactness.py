@@ -184,6 +184,11 @@ def shown(p, h, x):  # no memory of its own, and read by the output
     return 2 * (jnp.tanh(x @ p['W']),)
 
 
+def half_bent(p, h, x):  # a leak, and in one half of the units more
+    rest, bent = jnp.split(h, 2, -1)
+    return 2 * (0.8 * h + jnp.concatenate([0 * rest, jnp.tanh(bent)], -1) + x @ p['W'],)
+
+
 def slow(p, h, x):  # sent on before the weight, so that only units of one layer mix
     return 2 * (jnp.tanh(0.9 * h + spike(x @ p['W']) @ p['U']),)
 
@@ -203,6 +208,8 @@ def slow(p, h, x):  # sent on before the weight, so that only units of one layer
         (leaky, 'rflo', dict(decay=0.8), True),
         (leaky, 'rflo', dict(decay=0.7), False),
         (shown, 'rflo', dict(decay=0.8), False),
+        (half_bent, 'rflo', dict(decay=0.8), False),
+        (half_bent, 'ottt', dict(decay=0.8), False),
         (leaky, 'ottt', dict(decay=0.8), True),
         (leaky, 'ottt', dict(decay=0.8, vjp_method='multi-step'), True),
         (leaky, 'ottt', dict(decay=0.7), False),

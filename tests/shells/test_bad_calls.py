@@ -1,5 +1,7 @@
 """Calls that are refused: by name, with what to do, and with model and learner as they were."""
 
+import re
+
 import brainstate
 import jax
 import jax.numpy as jnp
@@ -155,6 +157,12 @@ OPTIONS += [
     (lambda: braintrace.compile(step, 'd_rtrl', P, H), TypeError, "cannot be called so, .*'x'"),
     (lambda: braintrace.compile(step, 'd_rtrl', P, H, X), ValueError, r'one step, `xs\[0\]`'),
     (lambda: braintrace.compare(step, P, H, X[0], windows=1), ValueError, r'such as \(1, 16\)'),
+    (lambda: braintrace.compare(step, P, H, X[0], repeats=0), ValueError, '`repeats` .*got 0'),
+    (
+        lambda: braintrace.compile(Net(), 'd_rtrl', X[0], hidden=brainstate.HiddenState),
+        TypeError,
+        '`hidden` .*a `brainstate.HiddenState`',
+    ),
 ]
 OF_PLAIN = [
     (lambda p: of(p, lambda out: (out > 0).sum()), TypeError, '`loss_fn` .*floating.*int'),
@@ -175,6 +183,16 @@ OF_PLAIN = [
         lambda p: p.grad(lambda out, y: (out - y).sum(), P, p.init(P, H), X, jnp.ones((T, 5, 3))),
         ValueError,
         r'fails for .*\[5, 3\] as inputs .*samples differs, 5 and 2',
+    ),
+    (
+        lambda p: p.grad(lambda out, y: (out - y).sum(), P, p.init(P, H), X, Y[..., [0, 0]]),
+        TypeError,
+        r'given float\d+\[2, 3\] as `out` and float\d+\[2, 2\] as `targets`',
+    ),
+    (
+        lambda p: of(p, lambda out, y: (out - y).sum()),
+        TypeError,
+        r"missing .*'y'.* and nothing as `targets`",
     ),
     (lambda p: braintrace.compile(step, 'auto', P, X[0], H), ValueError, 'runs with .*exchanged'),
     (lambda p: p.init(P, jnp.zeros((B, 4))), ValueError, '`state` is .*compiled for .*samples'),
@@ -207,6 +225,7 @@ OF_MODULE = [
         r'no time axis: .*\(2, 2\).*`x\[None\]`',
     ),
     (lambda m: m.etrace_stream(step_fn=3, update=None), TypeError, '`step_fn` must be a function'),
+    (lambda m: m.etrace_grad(X, step_fn=3), TypeError, '`step_fn` must be a function, got int'),
     (lambda m: learn(m, schedule='window', window_size=0), ValueError, '`window_size` .*got 0'),
     (
         lambda m: setattr(m.etrace['W->h'], 'value', jnp.zeros((1, B, 2, 4))),
@@ -217,8 +236,10 @@ OF_MODULE = [
 
 
 def check(bad, error, words):
-    with pytest.raises(error, match=words):
+    with pytest.raises(error) as raised:
         bad()
+    told = [str(raised.value), *getattr(raised.value, '__notes__', [])]
+    assert re.search(words, ' '.join(told)), told
 
 
 def number(rows):

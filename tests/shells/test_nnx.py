@@ -135,6 +135,8 @@ def test_chunks_and_chosen_weights():
     kernels = nnx.PathContains('kernel')
     found = learner.etrace_grad(X, Y, step_fn=chunk, chunk_size=3, weights=kernels)
     same(found, nnx.filter_state(true, kernels))
+    with pytest.raises(ValueError, match="`weights` picks none of the parameters .*'cell.dense_h"):
+        learner.etrace_grad(X, Y, step_fn=chunk, chunk_size=3, weights=nnx.BatchStat)
 
 
 def test_what_the_step_names_outside_of_the_model_is_not_frozen():
