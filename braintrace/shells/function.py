@@ -15,6 +15,7 @@ from ..frontends.forms import Skeleton
 from ..frontends.function import check_arrays, check_learns
 from ..frontends.function import trace as trace_step
 from ..graph.compile import Graph, compile_step
+from ..graph.diagnostics import emit
 from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
 from ..learn.choice import is_auto
@@ -150,6 +151,8 @@ class PureLearner(PlainRunMixin):
                 self._how = how_to_learn_best(graph_of, options, **said)
             self._example = Example(skeleton, *jax.tree.map(_shape, (leaves, state, inputs)))
             compiled = self._compiled(None, params, state, inputs, ())
+        if compiled.core.carrier.follows_relations:
+            emit(compiled.core.graph.diagnostics)
         self._closes_over_much = sum(map(jnp.size, compiled.captured)) > LARGE
 
     @property

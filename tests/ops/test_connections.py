@@ -180,8 +180,13 @@ def test_every_format_is_dense(name):
     _check(name, batch=None if 'spikes' in name else 2)
 
 
+def _factors_of_w(path):
+    return 'approx' if path == ('w',) else 'full'
+
+
 RULES = {
     'pp_prop': dict(decay_or_rank=0.8),
+    'hybrid': dict(decay_or_rank=0.8, prefer=_factors_of_w),
     'eprop': dict(kappa_filter_decay=0.5),
     'rflo': dict(decay=0.7),
     'ottt': dict(decay=0.7),

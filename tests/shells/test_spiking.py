@@ -154,6 +154,22 @@ class EI(bs.nn.Module):
         return self.N(self.inp(x) * 20.0 * u.uA)
 
 
+class AlignPre(bs.nn.Module):
+    """A synapse on the side of the neurons that fire, and stored connections after it."""
+
+    def __init__(self):
+        super().__init__()
+        self.before = Chain(drive(bp.LIF(N)), bp.Expon(N, g_initializer=Uniform(0.0, 0.1)))
+        self.after = bp.LIF(5)
+        self.projection = bp.CurrentProj(
+            comm=sparse(N, 5), out=bp.CUBA(scale=2.0 * u.mA), post=self.after
+        )
+
+    def update(self, x):
+        self.projection(self.before(x))
+        return self.after()
+
+
 def conv(*rest):
     return Chain(
         bs.nn.Conv2d(
@@ -241,9 +257,10 @@ MIXED = {  # D-RTRL is an approximation: RTRL is exact
         for name, c in CONNECTIONS.items()
         if name not in ('AllToAll', 'EventFixedNumConn')
     },
+    'align-pre': AlignPre,
     'EI, CUBA': lambda: EI(dense, 'CUBA', bp.LIF),
     'EI, delta': lambda: EI(CONNECTIONS['AllToAll'], 'delta'),
-    'EI, delayed': lambda: EI(dense, delay=1.5 * u.ms),
+    'EI, delayed': lambda: EI(sparse, delay=1.5 * u.ms),
 }
 ROWS = {
     name: row if isinstance(row, tuple) else (row, {})
