@@ -175,6 +175,14 @@ def _tell_left_out(
     analysis: Analysis, relations: Sequence[Relation], trace: Trace, diagnostics: Diagnostics
 ) -> None:
     with_trace = {source.var for r in relations for source in r.sources}
+    learned = [leaf for leaf in analysis.step.params if leaf.traced]
+    if callable(trace) and learned and not any(may_trace(leaf, trace) for leaf in learned):
+        paths = ', '.join(str(leaf.path) for leaf in learned[:3])
+        diagnostics.warning(
+            DiagnosticKind.RELATION_EXCLUDED_BY_USER,
+            f'`trace` is false for every parameter, so nothing is traced. It is asked with paths '
+            f'such as {paths}.',
+        )
     for leaf, v in zip(analysis.step.params, analysis.step.param_vars, strict=True):
         if not may_trace(leaf, trace) and v not in with_trace:
             by = '`trace`' if leaf.traced else 'its own type'

@@ -311,3 +311,22 @@ def test_one_warning_at_the_line_of_the_user():
     assert warning.filename == __file__
     assert 'Wr.weight' in str(warning.message) and 'report.show(2)' in str(warning.message)
     assert 'linear.py' in str(warning.message)
+
+
+def test_a_lost_trace_of_a_plain_learner_is_told_once():
+    def mixing(p, h, x):
+        h = jnp.tanh(x @ p['W'] + h.sum())
+        return h, h
+
+    given = P, H, X[0]
+    with pytest.warns(
+        UserWarning, match='mixes its units through `reduce_sum` at test_bad'
+    ) as told:
+        braintrace.compile(mixing, 'd_rtrl', *given)
+    assert [w.filename for w in told] == [__file__]
+    braintrace.compile(mixing, 'rtrl', *given)
+
+
+def test_a_trace_function_that_takes_nothing_is_told():
+    with pytest.warns(UserWarning, match=r"false for every parameter.*such as \('W',\)"):
+        compiled(trace=lambda path: path == 'W')
