@@ -7,6 +7,7 @@ neurons with exponential synapses; the degrees have heavy tails.
 """
 
 import json
+import pathlib
 import resource
 import sys
 import time
@@ -113,7 +114,8 @@ def backwards(model, xs, wanted):
 
 
 def online(model, case, xs, wanted, ours):
-    """The gradient of a rule, and the seconds that compiling the graph took."""
+    """The gradient of a rule, the seconds that compiling the graph took, and the GB that the report
+    promises."""
     rule, options, of_gradient = CASES[case]
     brainstate.nn.init_all_states(model)
     start = time.perf_counter()
@@ -129,7 +131,8 @@ def online(model, case, xs, wanted, ours):
             **(of_gradient if ours else {}),
         )
 
-    return seconds, lambda: run(xs, wanted)
+    promised = learner.report.memory['peak_bytes'] / 1e9 if ours else None
+    return seconds, promised, lambda: run(xs, wanted)
 
 
 def main(library, case, neurons, synapses):
@@ -139,13 +142,13 @@ def main(library, case, neurons, synapses):
     rng = np.random.default_rng(2)
     xs = jnp.asarray(0.25 * rng.standard_normal((STEPS, neurons), np.float32) + 0.06)
     wanted = jnp.zeros((STEPS, REGIONS))
-    before, seconds = peak(), 0.0
+    before, seconds, promised = resident(), 0.0, None
     if case == 'forward':
         run = forward(model, xs)
     elif case == 'BPTT':
         run = backwards(model, xs, wanted)
     else:
-        seconds, run = online(model, case, xs, wanted, ours)
+        seconds, promised, run = online(model, case, xs, wanted, ours)
     start = time.perf_counter()
     made = jax.block_until_ready(run())
     first = time.perf_counter() - start
@@ -155,9 +158,16 @@ def main(library, case, neurons, synapses):
         jax.block_until_ready(run())
         times.append((time.perf_counter() - start) * 1e3 / STEPS)
     row = dict(library=library, case=case, neurons=neurons, synapses=len(matrix.data))
-    row |= dict(ms=min(times), graph=seconds, first=first, before=before, gb=peak())
+    row |= dict(ms=min(times), graph=seconds, first=first, gb=peak())
+    row |= dict(promised=promised, learning=row['gb'] - before)
     sums = float(sum(jnp.abs(a).sum() for a in jax.tree.leaves(made)))
     print(json.dumps({**row, 'sum': sums}), flush=True)
+
+
+def resident():
+    """The memory that this process has now, in GB."""
+    pages = int(pathlib.Path('/proc/self/statm').read_text().split()[1])
+    return pages * resource.getpagesize() / 1e9
 
 
 def peak():

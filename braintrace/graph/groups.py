@@ -209,6 +209,9 @@ def _tell(
             f'Hidden states {paths} belong to the same units (group {group.index}).',
             hidden_paths=tuple(paths),
         )
+    own = sum(1 << i for i in seeds)
+    if not any(news[j].seeds & ~own for j in seeds):
+        return  # no weight acts on it, so there is nothing that a trace could lose
     mixing = [(i, j) for j in seeds for i in seeds if news[j].mixed >> i & 1]
     if mixing or group.elsewhere:
         ends = [analysis.blame(i, analysis.rows[j].new) for i, j in mixing]

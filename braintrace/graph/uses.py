@@ -194,13 +194,22 @@ def _as_operands(
 
 
 def _captured(array: Any, captured: dict[Var, Any]) -> Var:
-    """The variable of an array that the step captures, now if it did not before."""
+    """The variable of an array that the step captures, now if it did not before. The indices of a
+    large matrix are not kept twice."""
     for v, value in captured.items():
-        if value is array:
+        if value is array or _is_equal(value, array):
             return v
     new = Var(jax.core.ShapedArray(array.shape, array.dtype))
     captured[new] = jnp.asarray(array)
     return new
+
+
+def _is_equal(value: Any, array: Any) -> bool:
+    """Whether a captured value is known and has these numbers."""
+    if isinstance(value, jax.core.Tracer) or not isinstance(array, np.ndarray):
+        return False
+    alike = getattr(value, 'dtype', None) == array.dtype and value.shape == array.shape
+    return alike and np.array_equal(value, array)
 
 
 def _as_used(w: Var, shape: tuple[int, ...] | None, near: JaxprEqn) -> JaxprEqn:

@@ -306,13 +306,17 @@ class Core:
 
     def memory(self) -> dict[str, int]:
         """What a run costs: the bytes of all traces, the steps of the longest block that
-        `window='auto'` takes, and its bytes."""
+        `window='auto'` takes, and its bytes; and what a gradient takes at its peak, besides the
+        model: the traces before and after a block, the block, and the gradients."""
         steps = pick_window(MOST_STEPS, self.bytes_per_step, self.budget)
         traces = sum(a.size * a.dtype.itemsize for a in self.shapes.values())
+        block = steps * self.bytes_per_step
+        gradients = sum(_bytes(v) for v in self.program.step.param_vars)
         return {
             'trace_bytes': traces,
             'block_steps': steps,
-            'block_bytes': steps * self.bytes_per_step,
+            'block_bytes': block,
+            'peak_bytes': 2 * traces + block + gradients,
         }
 
 

@@ -69,6 +69,7 @@ def _figures(report: CompilationReport) -> str:
         figures['all traces'] = bytes_as_text(report.memory['trace_bytes'])
         steps = report.memory['block_steps']
         figures[f'a block of {steps} steps'] = bytes_as_text(report.memory['block_bytes'])
+        figures['a gradient in all'] = bytes_as_text(report.memory['peak_bytes'])
     told = [
         f'<div><dt>{escape(word)}</dt><dd>{escape(value)}</dd></div>'
         for word, value in figures.items()

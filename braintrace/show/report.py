@@ -44,7 +44,8 @@ class CompilationReport:
 
     Args:
         graph: of a learner (`learner.graph`) or from `compile_etrace_graph`.
-        memory: what a run costs, `trace_bytes`, `block_steps` and `block_bytes`, if known.
+        memory: what a run costs, `trace_bytes`, `block_steps`, `block_bytes` and `peak_bytes`, if
+            known.
         core: what learns the model, if there is a rule already: then bytes and exactness are those
             of this rule.
         choice: how the rule was found, if that was left to the compiler.
@@ -226,12 +227,17 @@ class CompilationReport:
             yield told + row.fate
 
     def _memory_lines(self, memory: dict[str, int]) -> list[str]:
-        traces, block = (bytes_as_text(memory[key]) for key in ('trace_bytes', 'block_bytes'))
+        keys = 'trace_bytes', 'block_bytes', 'peak_bytes'
+        traces, block, peak = (bytes_as_text(memory[key]) for key in keys)
         count = memory['block_steps']
         steps = f'{count} step{"s" if count != 1 else ""}'
         shared = 0 if self._core is None else bytes_of_parameters(self._core).shared
         beside = f', {bytes_as_text(shared)} of them shared by all parameters' if shared else ''
-        return ['Memory', f'  all traces {traces}{beside}; a block of {steps} about {block}']
+        return [
+            'Memory',
+            f'  all traces {traces}{beside}; a block of {steps} about {block}',
+            f'  a gradient about {peak}: traces before and after, a block, the gradients',
+        ]
 
     def _leaves(self) -> Iterator[tuple[Leaf, Var]]:
         step = self._compiled.step

@@ -17,8 +17,11 @@ from small_models import (
     online,
     tanh_rnn,
 )
+from told import LOST
 
 import braintrace
+
+pytestmark = LOST
 
 
 @pytest.mark.parametrize('method', ['single-step', 'multi-step'])

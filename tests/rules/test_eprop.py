@@ -6,8 +6,11 @@ import pytest
 from cells import CELLS, DATA, C, H, loss, online, same, step_of
 from inside import feedback_weights, with_feedback
 from nest_tasks import EVIDENCE, PATTERN, evidence_accumulation, pattern_generation
+from told import LOST
 
 import braintrace
+
+pytestmark = LOST
 
 
 def test_random_feedback_goes_through_its_own_weights():

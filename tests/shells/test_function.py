@@ -18,8 +18,11 @@ from small_models import (
     online,
     rng,
 )
+from told import LOST
 
 import braintrace
+
+pytestmark = LOST
 
 
 def test_carrying_on():

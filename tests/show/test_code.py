@@ -16,8 +16,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from cells import CELLS, draw, sig, spike, step_of
+from told import LOST
 
 import braintrace
+
+pytestmark = LOST
 
 T, B, I, H, O = 3, 3, 3, 4, 2  # noqa: E741
 RULES = {
@@ -237,7 +240,6 @@ def test_numpy_refuses_by_name(model, op):
         learner.code('torch')
 
 
-@pytest.mark.filterwarnings('ignore:.*in-window gradient')
 def test_the_file_of_a_module():
     class Net(brainstate.nn.Module):
         def __init__(self):
