@@ -1,5 +1,6 @@
 """Settings of the documentation: `make docs` builds it with warnings as errors."""
 
+import os
 import pathlib
 import sys
 
@@ -29,6 +30,7 @@ nb_execution_mode = 'force'
 nb_execution_raise_on_error = True
 nb_execution_timeout = 300
 nb_merge_streams = True
+os.environ['PYTHONWARNINGS'] = 'ignore:IProgress not found'  # of a progress bar, without widgets
 
 default_role = 'name'  # docstrings write code, and names of ours, in single backticks
 autodoc_member_order = 'bysource'

@@ -5,6 +5,7 @@ import xml.etree.ElementTree as xml
 import jax.numpy as jnp
 import people_models
 import pytest
+from told import LOST
 
 import braintrace
 from braintrace.show.picture import draw
@@ -38,6 +39,7 @@ def test_draw():
         draw(net)
 
 
+@LOST
 def test_draw_tells_what_has_no_trace():
     def two(p, h, x):
         low = jnp.tanh(x @ p['first'])
