@@ -17,6 +17,7 @@ import brainstate
 import jax
 import pytest
 from _pytest.doctest import DoctestItem
+from told import LOST
 
 import braintrace.shells.algorithms  # noqa: F401, it fills LEARNERS
 from braintrace.rules.registry import BY_NAME, LEARNERS
@@ -26,6 +27,13 @@ jax.config.update('jax_traceback_in_locations_limit', 0)
 gc.freeze()  # what was imported stays
 gc.set_threshold(20_000, 20, 10)
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported
+
+
+def pytest_collection_modifyitems(items):
+    """A page may show a model of which a part is not traced: whoever runs it sees a warning."""
+    for item in items:
+        if isinstance(item, DoctestItem):
+            item.add_marker(LOST)
 
 
 @pytest.fixture(autouse=True)
