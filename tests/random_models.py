@@ -11,6 +11,7 @@ from jax import lax
 from random_programs import spike
 
 B, D, H, C, LAYERS = 2, 3, 4, 2, 2
+LEAK = 0.7  # of units and of read-outs, where it is one number
 RING = np.roll(np.eye(H), 1, 1)
 MASK = np.random.RandomState(0).rand(H, H) < 0.4
 SHUFFLED = np.array([2, 0, 3, 1])
@@ -25,6 +26,12 @@ def substeps(w, z):
     return lax.scan(lambda c, w: (c + 0.3 * jnp.tanh(z @ w), None), 0.0 * z, jnp.stack([w, 2 * w]))[
         0
     ]
+
+
+def half(a, f):
+    """A function of one half of the units, and nothing of the other."""
+    rest, units = jnp.split(a, 2, -1)
+    return jnp.concatenate([jnp.zeros_like(rest), f(units)], -1)
 
 
 # What comes to units, from what is below them `(B, H)` and the step's noise.
@@ -47,8 +54,8 @@ FED = [
 
 # How units go on, from their old state, what comes to them, and the noise.
 GOES_ON = [
-    lambda p, h, y, noise: 0.7 * h + y,
-    lambda p, h, y, noise: jnp.tanh(0.7 * h + y),
+    lambda p, h, y, noise: LEAK * h + y,
+    lambda p, h, y, noise: jnp.tanh(LEAK * h + y),
     lambda p, h, y, noise: jnp.tanh(p['a'] * h) + y,
     lambda p, h, y, noise: jnp.tanh(y),
     lambda p, h, y, noise: jax.nn.sigmoid(y) * h + (1 - jax.nn.sigmoid(y)) * jnp.tanh(y),
@@ -58,12 +65,14 @@ GOES_ON = [
     lambda p, h, y, noise: 0.5 * jnp.roll(h, 1, -1) + y,
     lambda p, h, y, noise: jnp.tanh(0.5 * (h - h.mean(-1, keepdims=True)) + y),
     lambda p, h, y, noise: 0.8 * h + y - lax.stop_gradient(spike(h)),
-    lambda p, h, y, noise: jnp.where(noise > 0, 0.7 * h + y, h),
+    lambda p, h, y, noise: jnp.where(noise > 0, LEAK * h + y, h),
     lambda p, h, y, noise: lax.fori_loop(0, 2, lambda i, c: c + 0.2 * (y - c * p['a'] ** 2), h),
     lambda p, h, y, noise: jnp.maximum(h, y) * 0.9,
     lambda p, h, y, noise: jnp.cos(y).sum(0) * p['a'] * h,
+    lambda p, h, y, noise: LEAK * h + half(h, jnp.tanh) + y,
+    lambda p, h, y, noise: LEAK * h + y + half(y, jnp.cos),
 ]
-POSITION_WISE = [GOES_ON[i] for i in (0, 1, 2, 3, 4, 6, 10, 11, 12, 13)]
+POSITION_WISE = [GOES_ON[i] for i in (0, 1, 2, 3, 4, 6, 10, 11, 12, 13, 15, 16)]
 
 
 def second_of(kind, p, g, h):
@@ -78,13 +87,13 @@ def second_of(kind, p, g, h):
 # What is graded, from old and new units, the old read-out and the noise; and the new read-out.
 READ = [
     lambda p, old, h, y, noise: (h @ p['o'], y),
-    lambda p, old, h, y, noise: 2 * (0.7 * y + h @ p['o'],),
-    lambda p, old, h, y, noise: 2 * (0.7 * y + spike(h) @ p['o'],),
-    lambda p, old, h, y, noise: 2 * (0.7 * y + (h * (noise > 0)) @ p['o'],),
+    lambda p, old, h, y, noise: 2 * (LEAK * y + h @ p['o'],),
+    lambda p, old, h, y, noise: 2 * (LEAK * y + spike(h) @ p['o'],),
+    lambda p, old, h, y, noise: 2 * (LEAK * y + (h * (noise > 0)) @ p['o'],),
     lambda p, old, h, y, noise: 2 * (0.5 * y + h @ p['o'],),
-    lambda p, old, h, y, noise: (y, 0.7 * y + h @ p['o']),
+    lambda p, old, h, y, noise: (y, LEAK * y + h @ p['o']),
     lambda p, old, h, y, noise: (old @ p['o'], y),
-    lambda p, old, h, y, noise: (h @ p['o'] + old @ p['o'], jnp.tanh(0.7 * y + h @ p['o'])),
+    lambda p, old, h, y, noise: (h @ p['o'] + old @ p['o'], jnp.tanh(LEAK * y + h @ p['o'])),
     lambda p, old, h, y, noise: (jnp.tanh(h)[:, :C] * p['o'][0], y),
     lambda p, old, h, y, noise: 2 * (p['l'] * y + h @ p['o'],),
 ]

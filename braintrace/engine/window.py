@@ -281,7 +281,7 @@ class Window:
 
         def run(moving: dict[str, dict[int, Any]], added: list[Any]):
             values = {name: combine(moving.get(name, {}), a) for name, a in places.items()}
-            turn = self._turn(values['params'], overrides, variables)
+            turn = self.turn(values['params'], overrides, variables)
             if per_step:
                 state = values['hidden'], values['other']
                 inputs = values['inputs'], added, self._ok
@@ -313,26 +313,14 @@ class Window:
 
         return credit_of
 
-    def jvp(self, hidden: Values, other: Values) -> tuple[list[Any], list[Any]]:
-        """Tangents of the float leaves of the entry state to those of the exit state."""
-        step = self.program.step
-        of_hidden = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
-        of_other = [i for i, v in enumerate(step.other_vars) if is_float(v)]
-        turn = self._turn(self.params, PLAIN, ())
+    @property
+    def inputs(self) -> tuple[Values, list[Any], Any]:
+        """What a step of `turn` takes besides the state, for all steps."""
+        return list(self.given.inputs), [], self._ok
 
-        def run(hidden, other):
-            start = (
-                combine(dict(zip(of_hidden, hidden, strict=True)), self.given.hidden),
-                combine(dict(zip(of_other, other, strict=True)), self.given.other),
-            )
-            xs = list(self.given.inputs), [], self._ok
-            (hidden, other), _ = scan(turn, start, xs, self.length)
-            return self._float_hidden(hidden), self._float_other(other)
-
-        at = self._float_hidden(self.given.hidden), self._float_other(self.given.other)
-        return jax.jvp(run, at, (list(hidden), list(other)))[1]
-
-    def _turn(self, params: Values, overrides: Overrides, variables: Sequence[Var]) -> Callable:
+    def turn(
+        self, params: Values, overrides: Overrides = PLAIN, variables: Sequence[Var] = ()
+    ) -> Callable:
         """One step as the body of a loop:
         `((hidden, other), (inputs, added, ok)) -> (state, graded outputs)`."""
         program, captured = self.program, self.given.captured

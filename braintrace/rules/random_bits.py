@@ -3,6 +3,7 @@ goes on with the same bits."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -22,6 +23,17 @@ def signs(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
         return jax.random.rademacher(key, shape).astype(dtype)
     real, imaginary = jax.random.rademacher(key, (2, *shape))
     return (real + 1j * imaginary).astype(dtype)
+
+
+def cheap_signs(key: Any, shape: tuple[int, ...], dtype: Any) -> jax.Array:
+    """As `signs`, with a bit for each of them and not a word."""
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        real, imaginary = cheap_signs(key, (2, *shape), jnp.float32)
+        return (real + 1j * imaginary).astype(dtype)
+    count = math.prod(shape)
+    words = jax.random.bits(key, (-(-count // 32), 1), jnp.uint32)
+    bits = (words >> jnp.arange(32, dtype=jnp.uint32)) & 1
+    return (2 * bits.ravel()[:count].astype(dtype) - 1).reshape(shape)
 
 
 def as_key(seed: Any) -> Any:

@@ -102,8 +102,7 @@ class RankOne(BlockCarrier):
         """`Phi s`."""
         pairs = zip(self._states, self.state.vars, strict=True)
         s = [traces[key].astype(v.aval.dtype) for key, v in pairs]
-        hidden, other = window.jvp(s[: self.state.hidden], s[self.state.hidden :])
-        return [*hidden, *other]
+        return self.state.changed(window, s)
 
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool

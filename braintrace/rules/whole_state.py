@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._jax import Var, is_complex, is_float, real_dtype
+from ..engine import through
 from ..engine.window import Cotangents, Window
 from ..errors import NotSupportedError
 from ..graph.compile import Graph
@@ -119,16 +120,52 @@ class WholeState:
     def influence(self, window: Window, params: Sequence[FloatParam]) -> tuple[Any, list[Any]]:
         """`Phi[element, element]`, and `M[element, *parameter]` for each parameter: one pull for
         each element."""
-        cuts = np.cumsum([_parts_of(v) * v.aval.size for v in self.vars])[:-1]
+        return self.pull(window, params, jnp.eye(self.size, dtype=self.dtype))
 
-        def pull(unit):
-            split = zip(jnp.split(unit, cuts), self.vars, strict=True)
-            parts = [_credit_of_leaf(p, v, v.aval.shape) for p, v in split]
-            pulled = window.reverse(self.cotangents(parts))
-            entry = [a for a in (*pulled.hidden, *pulled.other) if a is not None]
-            return self.credit_row(entry), [pulled.params[p.number] for p in params]
+    def pull(
+        self, window: Window, params: Sequence[FloatParam], rows: jax.Array
+    ) -> tuple[jax.Array, list[Any]]:
+        """Rows of credit, `[row, element]`, through the window: `rows Phi[row, element]` and
+        `rows M[row, *parameter]` for each parameter."""
+        numbers = [p.number for p in params]
 
-        return jax.vmap(pull)(jnp.eye(self.size, dtype=self.dtype))
+        def one(row):
+            split = zip(jnp.split(row, self._cuts), self.vars, strict=True)
+            credit = [_credit_of_leaf(p, v, v.aval.shape) for p, v in split]
+            entry, pulled = through.pull(window, self._by_number(credit), numbers)
+            return self.credit_row(_leaves(entry)), [pulled[i] for i in numbers]
+
+        return jax.vmap(one)(rows)
+
+    def push(
+        self, window: Window, params: Sequence[FloatParam], rows: jax.Array, changes: Sequence[Any]
+    ) -> jax.Array:
+        """Rows of changes of the state, `[row, element]`, and of each parameter,
+        `[row, *parameter]`, through the window: the changes of the state at its exit."""
+
+        def one(row, changes):
+            split = zip(jnp.split(row, self._cuts), self.vars, strict=True)
+            state = [_change_of_leaf(p, v) for p, v in split]
+            by_number = {p.number: a for p, a in zip(params, changes, strict=True)}
+            exit = through.push(window, self._by_number(state), by_number)
+            return jnp.concatenate([p.ravel() for a in _leaves(exit) for p in _parts(a)])
+
+        return jax.vmap(one)(rows, list(changes))
+
+    def changed(self, window: Window, state: Sequence[Any]) -> list[Any]:
+        """The change of the exit state, leaf by leaf, from that of the entry state."""
+        return _leaves(through.push(window, self._by_number(state), {}))
+
+    def _by_number(self, leaves: Sequence[Any]) -> through.State:
+        """Something for each float state, by its number among the hidden and among the others."""
+        step, rest = self.graph.step, iter(leaves)
+        hidden = {i: next(rest) for i, v in enumerate(step.hidden_vars) if is_float(v)}
+        return hidden, {i: next(rest) for i, v in enumerate(step.other_vars) if is_float(v)}
+
+    @property
+    def _cuts(self) -> np.ndarray:
+        """Where the elements of one leaf end and those of the next begin."""
+        return np.cumsum([_parts_of(v) * v.aval.size for v in self.vars])[:-1]
 
     def credit_row(self, leaves: Sequence[Any]) -> jax.Array:
         """The credit of all elements, from that of the leaves."""
@@ -138,6 +175,22 @@ class WholeState:
 def _parts_of(v: Var) -> int:
     """How many real numbers one value is."""
     return 2 if is_complex(v) else 1
+
+
+def _leaves(state: through.State) -> list[Any]:
+    return [a for leaves in state for a in leaves.values()]
+
+
+def _parts(a: Any) -> list[Any]:
+    """The real numbers that the values of a leaf are."""
+    return [a.real, a.imag] if jnp.iscomplexobj(a) else [a]
+
+
+def _change_of_leaf(elements: jax.Array, v: Var) -> jax.Array:
+    """The change of a leaf, from that of its elements."""
+    parts = [p.reshape(v.aval.shape) for p in jnp.split(elements, _parts_of(v))]
+    whole = jax.lax.complex(*parts) if is_complex(v) else parts[0]
+    return whole.astype(v.aval.dtype)
 
 
 def _credit_of_parts(a: Any) -> list[Any]:

@@ -31,10 +31,17 @@ class DNI(ParamDimVjpAlgorithm):
         **more: Any,
     ):
         super().__init__(model, name, vjp_method, guess=_guess, **more)
-        self.synthesizer = synthesizer
+        self.synthesizer = None
+        if synthesizer is not None:
+            self.attach_synthesizer(synthesizer)
 
     def attach_synthesizer(self, synthesizer: Any) -> None:
         """Guess with this one from now on."""
+        if not all(hasattr(synthesizer, name) for name in ('param_values', 'apply')):
+            raise TypeError(
+                '`synthesizer` must be a `SyntheticGradient`, or have `param_values()` and '
+                f'`apply(values, hidden)` like one, got {type(synthesizer).__name__}.'
+            )
         self.synthesizer = synthesizer
 
     def group_signal_shapes(self) -> dict[int, tuple[int, ...]]:

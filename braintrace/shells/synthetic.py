@@ -15,6 +15,7 @@ from ..frontends import brainstate as frontend
 from ..frontends.base import HIDDEN, OTHER, PARAM, TracedModel
 from ..learn.options import sequence_length
 from ..learn.stateful import CompiledModel
+from ..rules.options import count
 from ..rules.signals import by_group, to_leaves
 from .brainstate import brainstate
 
@@ -111,6 +112,8 @@ def train_synthetic_gradient(
         raise ValueError(
             f'`chunk_size` must be at least 1 and divide the length {length}, got {chunk_size}.'
         )
+    if epochs != 0:
+        count('epochs', epochs)
     compiled = learner.compiled_step()
     window = _window(compiled, synthesizer, loss_fn or _sum_of_squares, chunk_size)
     fit = _fit(synthesizer, optimizer, lr)

@@ -247,6 +247,10 @@ def test_a_synthesizer_trained_without_a_batch_size():
     assert learner(X[0]).shape == (2, 4)
     with pytest.raises(ValueError, match='`batch_size`'):
         braintrace.train_synthetic_gradient(learner, X, batch_size=3)
+    with pytest.raises(TypeError, match='`epochs` must be an int'):
+        braintrace.train_synthetic_gradient(learner, X, epochs='2')
+    with pytest.raises(TypeError, match='`synthesizer` must be a `SyntheticGradient`.*got int'):
+        learner.attach_synthesizer(3)
     assert learner(X[0]).shape == (2, 4)
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
-from random_models import random_model
+from random_models import LEAK, random_model
 from random_programs import PROGRAMS, C, R, build, example, lasting, programs
 from small_models import OTHERS, POSITION_WISE, H, P, X, draw, one, spike
 from told import LOST
@@ -31,11 +31,14 @@ RULES = [
     ('pp_prop', dict(decay_or_rank=0.8, vjp_method='multi-step')),
     ('hybrid', dict(decay_or_rank=0.8)),
     ('hybrid', dict(decay_or_rank=0.8, vjp_method='multi-step')),
-    ('eprop', dict(kappa_filter_decay=0.6)),
-    ('eprop', dict(kappa_filter_decay=0.6, vjp_method='multi-step')),
+    ('eprop', dict(kappa_filter_decay=LEAK)),
+    ('eprop', dict(kappa_filter_decay=LEAK, vjp_method='multi-step')),
     ('eprop', dict(feedback='random', random_feedback_key=0)),
-    ('rflo', dict(decay=0.5)),
-    ('rflo', dict(decay=0.5, vjp_method='multi-step')),
+    ('rflo', dict(decay=LEAK)),
+    ('rflo', dict(decay=LEAK, vjp_method='multi-step')),
+    ('rflo', dict(decay='model')),
+    ('ottt', dict(decay=LEAK)),
+    ('ottt', dict(decay=LEAK, vjp_method='multi-step')),
     ('uoro', {}),
     ('kf_rtrl', {}),
     ('low_rank', dict(rank=4)),
