@@ -248,10 +248,16 @@ def bptt(step, state, params=P, xs=X, ys=Y):
     return _bptt(step, state, params, xs, ys)
 
 
-def online(step, state, rule, window, **options):
+def in_windows(step, state, rule, windows, **options):
+    """Gradients and the last carry of one learner, for each of the windows."""
     learner = braintrace.compile(step, rule, P, state, X[0], **options)
-    (grads, _), carry = learner.grad(loss, P, learner.init(P, state), X, Y, window=window)
-    return grads, carry
+    for window in windows:
+        (grads, _), carry = learner.grad(loss, P, learner.init(P, state), X, Y, window=window)
+        yield grads, carry
+
+
+def online(step, state, rule, window, **options):
+    return next(in_windows(step, state, rule, [window], **options))
 
 
 def assert_close(a, b, tolerance=1e-10):

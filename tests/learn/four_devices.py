@@ -6,11 +6,14 @@ import pathlib
 import sys
 
 os.environ.setdefault(
-    'XLA_FLAGS', '--xla_force_host_platform_device_count=4 --xla_cpu_use_fusion_emitters=false'
+    'XLA_FLAGS',
+    '--xla_force_host_platform_device_count=4 --xla_cpu_use_fusion_emitters=false '
+    '--xla_cpu_parallel_codegen_split_count=1',
 )
 os.environ['JAX_PLATFORMS'] = 'cpu'
 sys.path.insert(0, str(pathlib.Path(__file__).parents[2] / 'benchmarks'))
 
+import functools
 import json
 
 import brainstate as bs
@@ -76,13 +79,20 @@ def numbers(a):
     return jax.random.key_data(a) if jnp.issubdtype(a.dtype, jax.dtypes.prng_key) else a
 
 
+@functools.cache
+def on_one_device(rule):
+    """A learner, what else its `grad` is given, and the gradients and the carry that it gives."""
+    learner = braintrace.compile(step, rule, P, S, X[0], **OPTIONS.get(rule, {}))
+    given = dict(window=1, modulator=0.5 if learner.rule.modulated else None)
+    (grads, _), carry = learner.grad(error, P, learner.init(P, S), X, Y, **given)
+    return learner, given, grads, carry
+
+
 def placed(rule, axes, kind=AxisType.Auto):
     """The distance of gradients with and without devices, the share of its traces that a device
     holds, and the numbers of the largest trace and of the largest array that is gathered."""
     sizes, asked = AXES[axes]
-    learner = braintrace.compile(step, rule, P, S, X[0], **OPTIONS.get(rule, {}))
-    given = dict(window=1, modulator=0.5 if learner.rule.modulated else None)
-    (true, _), carry = learner.grad(error, P, learner.init(P, S), X, Y, **given)
+    learner, given, true, carry = on_one_device(rule)
     params, carries, [xs] = learner.shardings(mesh_of(kind, **sizes), **asked)
     p, s = jax.device_put((P, S), (params, carries.state))
     x, y = jax.device_put((X, Y), (xs, xs))

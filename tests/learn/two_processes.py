@@ -6,7 +6,9 @@ import os
 import pathlib
 import sys
 
-os.environ['XLA_FLAGS'] = '--xla_force_host_platform_device_count=2'
+os.environ['XLA_FLAGS'] = (
+    '--xla_force_host_platform_device_count=2 --xla_cpu_use_fusion_emitters=false'
+)
 
 import four_devices as four
 import jax

@@ -203,7 +203,6 @@ IN_ONE_LAYER = {  # position-wise recurrence: D-RTRL is exact, and RTRL
     'AMPA': (lambda: Chain(bp.AMPA(D), lambda g: g / u.mS, drive(bp.LIF(N))), dict(xs=SPIKES)),
     'STP': (lambda: Chain(bp.STP(D), drive(bp.LIF(N), 20.0 * u.mA)), dict(xs=SPIKES)),
     'STD': (lambda: Chain(bp.STD(D), drive(bp.LIF(N))), dict(xs=SPIKES)),
-    'Conv2d': (lambda: conv(current, bp.LIF((4, 4, 2))), dict(xs=IMAGES)),
     'Conv2d, mean pool': (
         lambda: conv(bs.nn.AvgPool2d(2, stride=2, channel_axis=-1), current, bp.LIF((2, 2, 2))),
         dict(xs=IMAGES),
@@ -221,11 +220,9 @@ IN_ONE_LAYER = {  # position-wise recurrence: D-RTRL is exact, and RTRL
 }
 MIXED = {  # D-RTRL is an approximation: RTRL is exact
     'recurrent LIF': Recurrent,
-    'two layers': lambda: Chain(Recurrent(), Recurrent(N)),
-    'five layers': lambda: Chain(Recurrent(), *[Recurrent(N) for _ in range(4)]),
+    'three layers': lambda: Chain(Recurrent(), Recurrent(N), Recurrent(N)),
     'Delay': lambda: Recurrent(delay=2.0 * u.ms),
     'spikes into STP': lambda: Chain(drive(bp.LIF(N)), bp.STP(N), drive(bp.LIF(N), 10.0 * u.mA, N)),
-    'spikes into STD': lambda: Chain(drive(bp.LIF(N)), bp.STD(N), drive(bp.LIF(N), 1.5 * u.mA, N)),
     'Conv2d, LIF, max pool, LIF': (
         lambda: conv(
             current,
@@ -248,17 +245,11 @@ MIXED = {  # D-RTRL is an approximation: RTRL is exact
         lambda: Chain(bs.nn.Embedding(5, D), bs.nn.LSTMCell(D, N), bs.nn.Linear(N, 2)),
         dict(xs=TOKENS, spikes=False),
     ),
-    'Conv2d, GRU': (
-        lambda: conv(bs.nn.Flatten(start_axis=-3), bs.nn.GRUCell(32, 3)),
-        dict(xs=IMAGES, spikes=False),
-    ),
-    **{
-        f'EI, {name}': lambda c=c: EI(c)
-        for name, c in CONNECTIONS.items()
-        if name not in ('AllToAll', 'EventFixedNumConn')
-    },
+    'EI': lambda: EI(CONNECTIONS['FixedNumConn']),
+    'EI, by chance': lambda: EI(CONNECTIONS['EventFixedProb']),
+    'EI, one weight': lambda: EI(CONNECTIONS['EventLinear, one weight']),
     'align-pre': AlignPre,
-    'EI, CUBA': lambda: EI(dense, 'CUBA', bp.LIF),
+    'EI, CUBA': lambda: EI(CONNECTIONS['EventLinear'], 'CUBA', bp.LIF),
     'EI, delta': lambda: EI(CONNECTIONS['AllToAll'], 'delta'),
     'EI, delayed': lambda: EI(sparse, delay=1.5 * u.ms),
 }
