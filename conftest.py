@@ -13,6 +13,8 @@ if (
         + ' --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
     )
 
+os.environ['JAX_DISABLE_MOST_OPTIMIZATIONS'] = '1'  # in processes that tests start, too
+
 import brainstate
 import jax
 import pytest

@@ -10,7 +10,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import killed_run  # noqa: E402
 import killing  # noqa: E402
 
-KILLS = 12  # each of them of five learners at once
+KILLS = 20  # each of them of five learners at once
 
 assert KILLS * killing.MOST_STEPS <= killed_run.STEPS
 

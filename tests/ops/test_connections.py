@@ -31,7 +31,7 @@ LISTS = np.stack([RNG.choice(N, 2, replace=False) for _ in range(N)]).astype(np.
 LINE = np.repeat(np.arange(N), 2).astype(np.int32)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope='module')
 def plain_kernels_of_brainevent():
     """Those that need nothing to be compiled by numba; ours are used where numba is there."""
     before = brainevent.config.get_backend('cpu')

@@ -40,7 +40,22 @@ def legal():
                 continue
 
 
-CONFIGS = list(dict.fromkeys(legal()))
+def pairs_of(config):
+    parts = 'trace_factorization temporal_recursion recurrence_scope learning_signal trace_filter'
+    choices = [(part, getattr(config, part)) for part in parts.split()]
+    return set(itertools.combinations(choices, 2))
+
+
+def in_pairs(configs):
+    """As many as it takes for every two choices that may meet to meet."""
+    left = set().union(*map(pairs_of, configs))
+    while left:
+        config = max(configs, key=lambda c: len(pairs_of(c) & left))
+        left -= pairs_of(config)
+        yield config
+
+
+CONFIGS = list(in_pairs(list(dict.fromkeys(legal()))))
 
 
 @pytest.mark.parametrize('k', range(0, len(CONFIGS), 3))

@@ -423,7 +423,7 @@ def test_three_factor_multiplies_the_trace_by_the_modulator(name):
         run(None)
 
 
-@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop', 'rflo', 'snap 1'])
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop', 'snap 1'])
 def test_what_outputs_read_of_the_old_state_is_credit_of_the_step_before(rule):
     """A read-out of the old state gives, one step later, what a read-out of the new state gives."""
     name, options, _ = {**TEXTBOOK, 'pp_prop': ('pp_prop', dict(decay_or_rank=0.9), None)}[rule]
