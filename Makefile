@@ -65,6 +65,7 @@ demo: .venv/demo
 bench: .venv/ready .venv-reference/ready
 	$(BIN)/python benchmarks/run.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
 	$(BIN)/python benchmarks/brains.py $(CURDIR)/$(BIN)/python $(CURDIR)/.venv-reference/bin/python docs/benchmarks.md
+	$(BIN)/python benchmarks/growth.py docs/benchmarks.md
 
 # What is moved between devices, from programs compiled for 4 and 64 of them.
 devices: .venv/ready
