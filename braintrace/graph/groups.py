@@ -7,7 +7,7 @@ positions, its output is a constant of the transition.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -209,20 +209,25 @@ def _tell(
             f'Hidden states {paths} belong to the same units (group {group.index}).',
             hidden_paths=tuple(paths),
         )
-    own = sum(1 << i for i in seeds)
-    if not any(news[j].seeds & ~own for j in seeds):
-        return  # no weight acts on it, so there is nothing that a trace could lose
     mixing = [(i, j) for j in seeds for i in seeds if news[j].mixed >> i & 1]
     if mixing or group.elsewhere:
+        own = sum(1 << i for i in seeds)
+        moved = any(news[j].seeds & ~own for j in seeds)
+        # Where nothing but itself acts on a group, no trace can lose anything.
+        tell = diagnostics.warning if moved else diagnostics.info
         ends = [analysis.blame(i, analysis.rows[j].new) for i, j in mixing]
-        _tell_mixing(analysis, group, [e for e in ends if e is not None], diagnostics)
+        _tell_mixing(analysis, group, [e for e in ends if e is not None], diagnostics, tell)
 
 
 def _tell_mixing(
-    analysis: Analysis, group: Group, through: Sequence[JaxprEqn], diagnostics: Diagnostics
+    analysis: Analysis,
+    group: Group,
+    through: Sequence[JaxprEqn],
+    diagnostics: Diagnostics,
+    tell: Callable[..., None],
 ) -> None:
     """Recurrence through a weight matrix is what the diagonal rules leave out by definition;
-    through anything else the user should know. `through` are the equations that mix."""
+    through anything else the user should know, by `tell`. `through` are the equations that mix."""
     weighted = {y for u in analysis.uses for y in u.y}
     others = [e for e in through if weighted.isdisjoint(e.outvars)]
     names = ', '.join(dotted(p) or 'state' for p in group.paths)
@@ -235,7 +240,7 @@ def _tell_mixing(
             hidden_paths=about,
         )
     elif others:
-        diagnostics.warning(
+        tell(
             Kind.TRANSITION_MIXED,
             f'{what} mixes its units through {place_of(others[0])}: a trace that remembers one '
             'unit per weight does not carry that part; inside a window it is exact.',
@@ -243,7 +248,7 @@ def _tell_mixing(
             hidden_paths=about,
         )
     else:
-        diagnostics.warning(
+        tell(
             Kind.TRANSITION_MIXED,
             f'{what} moves values between its units: a trace that remembers one unit per weight '
             'does not follow them; inside a window they are exact.',
