@@ -18,7 +18,7 @@ RESET = expected(
 # What may be told of any program, where none of it is the point of the test.
 LOST = expected(
     '.*(in-window gradient|mixes (its units|positions)|moves values between its units|'
-    'is not a hidden state)'
+    'is not a hidden state|`trace` is false for every parameter)'
 )
 # What stands in front of the weights of a cell.
 IN_FRONT = expected(
