@@ -6,7 +6,9 @@ PIP := pip install --quiet --disable-pip-version-check
 .PHONY: test lint format tests docs wheel matrix demo bench devices charts results fuzz soak clean
 
 # What must hold before a change goes in. The tests build the wheel and use it too.
-test: lint tests docs
+test: .venv/ready
+	$(MAKE) --no-print-directory -j 2 lint docs
+	$(MAKE) --no-print-directory tests
 
 lint: .venv/ready
 	$(BIN)/ruff check .
