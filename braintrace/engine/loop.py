@@ -24,7 +24,10 @@ class Turn(NamedTuple):
 
 
 class Loop:
-    """`before(captured, params)` once, then `body(that, hidden, other, inputs)` at each step."""
+    """`before(captured, params)` once, then `body(that, hidden, other, inputs)` at each step.
+
+    `each` are the equations of the body, `handed` the variables that it gets from before.
+    """
 
     def __init__(self, step: Step, wanted: Sequence[Var]):
         given = [*step.captured_vars, *step.param_vars]
@@ -42,7 +45,8 @@ class Loop:
         used = {a for e in each for a in e.invars if isinstance(a, Var)}
         used |= {a for a in outs if isinstance(a, Var)}
         made = [*given, *[v for e in once for v in e.outvars]]
-        handed = [v for v in dict.fromkeys(made) if v in used]
+        self.each = each
+        self.handed = handed = [v for v in dict.fromkeys(made) if v in used]
         moving = [*step.hidden_vars, *step.other_vars, *step.input_vars]
         self._before = new_jaxpr(given, handed, once)
         self._body = new_jaxpr([*handed, *moving], outs, each)

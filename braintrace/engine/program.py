@@ -12,6 +12,7 @@ from ..plan.layout import Layout
 from ..plan.self_paths import Detour
 from ..step import Step
 from .loop import Loop
+from .phases import Phases
 
 
 class Program:
@@ -69,6 +70,11 @@ class Program:
     def loop(self) -> Loop:
         """The step as the body of a loop that also gives the products."""
         return Loop(self.step, self.products)
+
+    @cached_property
+    def phases(self) -> Phases:
+        """The same, with only that in the loop which has to wait."""
+        return Phases(self.loop, self.step, self.products)
 
     def losses(self, outs: Sequence[Any]) -> list[Any]:
         """The outputs that credit comes from."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -89,18 +89,21 @@ class Window:
         self.program, self.length, self.steps = program, length, steps
         self.given = _stand_in(program.step.input_vars, given)
         handed = program.loop.before(given.captured, given.params)
-
-        def forward(carry, x):
-            inputs, ok = x
-            start = self._of_others(carry, ok)
-            turn = program.loop.body(handed, *start, inputs)
-            new = self._of_sample(carry, (turn.hidden, turn.other), ok)
-            return new, (*start, turn.outs, turn.wanted)
-
-        start = list(given.hidden), list(given.other)
-        xs = list(self.given.inputs), self._ok
-        (self.hidden, self.other), kept = scan(forward, start, xs, length)
+        start, inputs = (list(given.hidden), list(given.other)), list(self.given.inputs)
+        if given.spared is None:
+            exit, kept = program.phases.run(handed, *start, inputs, length)
+        else:
+            exit, kept = scan(partial(self._forward, handed), start, (inputs, self._ok), length)
+        self.hidden, self.other = exit
         self.before, self.before_other, self.outs, self.products = kept
+
+    def _forward(self, handed: Values, carry: tuple, x: tuple) -> tuple[tuple, tuple]:
+        """One step, in which some samples may be left out."""
+        inputs, ok = x
+        start = self._of_others(carry, ok)
+        turn = self.program.loop.body(handed, *start, inputs)
+        new = self._of_sample(carry, (turn.hidden, turn.other), ok)
+        return new, (*start, turn.outs, turn.wanted)
 
     @property
     def layout(self) -> Layout:
