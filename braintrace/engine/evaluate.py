@@ -161,9 +161,14 @@ class Evaluated(NamedTuple):
 
 
 def evaluate(
-    program: Program, given: Given, track: Track = NO_TRACK, overrides: Overrides = PLAIN
+    program: Program,
+    given: Given,
+    track: Track = NO_TRACK,
+    overrides: Overrides = PLAIN,
+    wanted: Sequence[Atom] | None = None,
 ) -> Evaluated:
-    """The values of one step from what is given, with a track beside them."""
+    """The values of one step from what is given, with a track beside them; only what `wanted` needs
+    if it is given."""
     step = program.step
     starting = [*given.captured, *given.params, *given.hidden, *given.other, *given.inputs]
     values = Evaluated(dict(zip(step.jaxpr.invars, starting, strict=True)), dict(track.start))
@@ -173,11 +178,16 @@ def evaluate(
     if spared is not None:
         for of in values:
             of.update({v: spared.stand_in(v, a) for v, a in of.items()})
+    needed = _needed(program, track, overrides, wanted)
     for k, eqn in enumerate(step.jaxpr.eqns):
-        if not eqn.outvars:
-            continue  # an effect: it had its turn in the loop
-        made = _apply(program, k, eqn, values.of(eqn.invars), overrides)
-        followed = _follow(program, k, eqn, made, values, track)
+        if not eqn.outvars or k not in needed:
+            continue  # an effect had its turn in the loop
+        if needed[k]:
+            made = _apply(program, k, eqn, values.of(eqn.invars), overrides)
+            followed = _follow(program, k, eqn, made, values, track)
+        else:
+            made = [overrides.known[eqn.outvars[0]]]
+            followed = _with_terms(eqn, made, None, track)
         if spared is not None:
             made = _held(spared, eqn, made)
             followed = None if followed is None else _held(spared, eqn, followed)
@@ -227,6 +237,13 @@ def _follow(
             moved = path(values.track[path.x] - values.plain[path.x], lax.stop_gradient(scale))
             followed = list(made) if followed is None else followed
             followed[0] = followed[0] + moved
+    return _with_terms(eqn, made, followed, track)
+
+
+def _with_terms(
+    eqn: JaxprEqn, made: Values, followed: list[Any] | None, track: Track
+) -> list[Any] | None:
+    """What is on the track, and the terms that it has on top of these outputs."""
     added = [v for v in eqn.outvars if v in track.added]
     if added and followed is None:
         followed = list(made)
@@ -234,6 +251,37 @@ def _follow(
         place = eqn.outvars.index(v)
         followed[place] = followed[place] + track.added[v]  # type: ignore[index]
     return followed
+
+
+def _needed(
+    program: Program, track: Track, overrides: Overrides, wanted: Sequence[Atom] | None
+) -> dict[int, bool]:
+    """The equations, by number, that `wanted` needs, and whether one needs its operands: a product
+    that is known does not where the track ends at all of them. Behind such a product nothing is
+    evaluated, so a layer does not look at the layers before it."""
+    eqns, self_paths = program.step.jaxpr.eqns, program.layout.self_paths
+    if wanted is None:
+        return dict.fromkeys(range(len(eqns)), True)
+    alive, needed = {a for a in wanted if isinstance(a, Var)}, {}
+    for k in reversed(range(len(eqns))):
+        eqn = eqns[k]
+        if alive.isdisjoint(eqn.outvars):
+            continue
+        needed[k] = not _is_closed(program, k, eqn, track, overrides)
+        if needed[k]:
+            alive.update(a for a in eqn.invars if isinstance(a, Var))
+            alive.update(path.x for v in eqn.outvars for path in self_paths.get(v, ()))
+    return needed
+
+
+def _is_closed(program: Program, k: int, eqn: JaxprEqn, track: Track, overrides: Overrides) -> bool:
+    """Whether an equation is a product that is known and the track ends at its operands."""
+    y = eqn.outvars[0]
+    changed = overrides.feedback, overrides.added, overrides.fixed, program.layout.self_paths
+    if y not in overrides.known or any(y in of for of in changed):
+        return False
+    cut = track.cuts.get(k, frozenset()) | {program.weight_operand.get(y)}
+    return all(isinstance(a, Literal) or i in cut for i, a in enumerate(eqn.invars))
 
 
 def _apply(

@@ -77,8 +77,9 @@ def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
     for row in new_rows:
 
         def new_state(cuts, added, moving, row=row):
-            hidden = new_hidden(window, cuts, added, combine(moving, window.before))
-            return row.of(hidden[leaf_of[row.old]])
+            leaf = leaf_of[row.old]
+            [new] = new_hidden(window, cuts, added, combine(moving, window.before), [leaf])
+            return row.of(new)
 
         value, pull = pull_both(window, new_state, added, moving)
         total: Any = 0.0
@@ -96,11 +97,16 @@ def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
 
 
 def new_hidden(
-    window: Window, cuts: Cuts, added: dict[int, Any], moving: Sequence[Any]
+    window: Window,
+    cuts: Cuts,
+    added: dict[int, Any],
+    moving: Sequence[Any],
+    leaves: Sequence[int],
 ) -> list[Any]:
-    """The new hidden leaves at all steps, as functions of the old ones (`moving`) and of what is
-    added to the outputs of relations, along position-wise paths."""
+    """Some of the new hidden leaves, by number, at all steps, as functions of the old ones
+    (`moving`) and of what is added to the outputs of relations, along position-wise paths."""
     program, layout = window.program, window.layout
+    wanted = [program.step.hidden_outs[i] for i in leaves]
 
     def one(moment: Moment, added, moving):
         overrides = Overrides(known=window.known(moment))
@@ -111,8 +117,8 @@ def new_hidden(
             detours=window.detours(moment),
             overrides=overrides,
         )
-        values = evaluate(program, window.at(moment), track, overrides)
-        return values.on_track(program.step.hidden_outs)
+        values = evaluate(program, window.at(moment), track, overrides, wanted)
+        return values.on_track(wanted)
 
     return window.over_steps(one, added, list(moving))
 
