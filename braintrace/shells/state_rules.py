@@ -123,5 +123,6 @@ class LowRankRTRL(ETraceVjpAlgorithm):
 
     @property
     def error_bound(self) -> jax.Array:
-        """A bound of the Frobenius norm of the error of the influence."""
+        """A bound of the Frobenius norm of the error of the influence: twice an estimate that is
+        right on average, so the error is hardly ever above it."""
         return self.etrace[str(BOUND)].value
