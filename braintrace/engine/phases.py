@@ -15,24 +15,13 @@ from typing import Any
 import jax.numpy as jnp
 
 from .._jax import JaxprEqn, Var, new_jaxpr, prune, run_jaxpr
-from ..ops.families import Family, family
+from ..ops.families import BY_OPERAND, Family, family
 from ..step import Step
 from .loop import Loop, all_steps, scan
 
 Values = Sequence[Any]
 # Others may be kernels, callbacks or loops, which are best left as they are written.
-OVER_STEPS = frozenset(
-    {
-        Family.ELEMENTWISE,
-        Family.LAYOUT,
-        Family.REDUCTION,
-        Family.PRODUCT,
-        Family.WINDOW,
-        Family.MIXING,
-        Family.NO_DERIVATIVE,
-        Family.CUSTOM,
-    }
-)
+OVER_STEPS = BY_OPERAND - {Family.SCATTER_ADD} | {Family.NO_DERIVATIVE, Family.CUSTOM}
 COMPARISONS = frozenset('and argmax argmin eq ge gt is_finite le lt ne not or xor'.split())
 
 
@@ -46,26 +35,23 @@ class Phases:
     """
 
     def __init__(self, loop: Loop, step: Step, wanted: Sequence[Var]):
-        self.loop, self._states = loop, (len(step.hidden), len(step.other))
+        self._states, self._outs = (len(step.hidden), len(step.other)), len(step.outs)
         state = [*step.hidden_vars, *step.other_vars]
         new = [*step.hidden_outs, *step.other_outs]
         early = _independent_of(state, loop.each)
         rest = [e for e in loop.each if e not in early]
         body = prune(rest, [*new, *_not_over_steps(rest)])
         late = [e for e in rest if e not in body]
-        self._outs = len(step.outs)
-
         asked = [*step.outs, *wanted]
         given = [*loop.handed, *state, *step.input_vars]
         handed_on = _used_of(_made(early), [*body, *late], [*new, *asked])
         bridge = _used_of(_made(body), late, asked)
         # A new state is the old one of the next step: the loop has kept that already.
-        self._again = [new.index(v) for v in bridge if v in new]
-        kept = [v for v in bridge if v not in new]
-        bridge = [*[v for v in bridge if v in new], *kept]
+        again, kept = [v for v in bridge if v in new], [v for v in bridge if v not in new]
+        self._again = [new.index(v) for v in again]
         self._early = new_jaxpr([*loop.handed, *step.input_vars], handed_on, early)
         self._body = new_jaxpr([*given, *handed_on], [*new, *kept], body)
-        self._late = new_jaxpr([*given, *handed_on, *bridge], asked, late)
+        self._late = new_jaxpr([*given, *handed_on, *again, *kept], asked, late)
 
     def run(
         self, handed: Values, hidden: Values, other: Values, inputs: Values, length: int

@@ -26,7 +26,7 @@ def push(window: Window, state: State, params: Mapping[int, Any]) -> State:
     changes = dict(params)
     made = {i: window.params[i] for i in changes}
     _, grown = jax.jvp(_each_step(window), (made,), (changes,))
-    entry, nothing = _entry(window), jax.tree.map(jnp.zeros_like, grown)
+    entry, nothing = _floats(window.given[2:4]), jax.tree.map(jnp.zeros_like, grown)
     return jax.jvp(_in_order(window), (entry, nothing), (state, grown))[1]
 
 
@@ -35,14 +35,10 @@ def pull(window: Window, credit: State, params: Sequence[int]) -> tuple[State, F
     made = {i: window.params[i] for i in params}
     like, pull_back = jax.vjp(_each_step(window), made)
     nothing = jax.tree.map(jnp.zeros_like, like)
-    _, through_steps = jax.vjp(_in_order(window), _entry(window), nothing)
+    _, through_steps = jax.vjp(_in_order(window), _floats(window.given[2:4]), nothing)
     entry, exits = through_steps(credit)
     [of_params] = pull_back(exits)
     return entry, of_params
-
-
-def _entry(window: Window) -> State:
-    return floats_of(window.given.hidden), floats_of(window.given.other)
 
 
 def _floats(state: tuple[Values, Values]) -> State:
