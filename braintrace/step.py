@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from ._jax import Atom, Jaxpr, Var, run_jaxpr
+from ._jax import Atom, Jaxpr, JaxprEqn, Literal, Var, run_jaxpr
 
 
 class Leaf(NamedTuple):
@@ -80,6 +81,19 @@ class Step:
     @property
     def outs(self) -> list[Atom]:
         return self.jaxpr.outvars[len(self.hidden) + len(self.other) :]
+
+    @cached_property
+    def once(self) -> list[JaxprEqn]:
+        """The equations that captured values and parameters alone decide: they are the same at
+        every step."""
+        fixed: set[Var] = {*self.captured_vars, *self.param_vars}
+        once: list[JaxprEqn] = []
+        for eqn in self.jaxpr.eqns:
+            known = all(isinstance(a, Literal) or a in fixed for a in eqn.invars)
+            if known and not eqn.effects:
+                once.append(eqn)
+                fixed.update(eqn.outvars)
+        return once
 
     def with_program(self, jaxpr: Jaxpr, captured: Sequence[Any]) -> Step:
         """This step with an equal program in the place of its own."""

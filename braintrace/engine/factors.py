@@ -51,6 +51,23 @@ class Factors:
         unit."""
         return self._of_groups[group].D
 
+    def least_transition(self, group: int) -> jax.Array:
+        """The same with an axis of length one where it is the same in all steps, or for all
+        samples."""
+        D, layout = self.transition(group), self._window.layout
+        return layout.steady_transitions[group].least(D, 3) if self._repeats else D
+
+    def least_slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
+        """`slope` with an axis of length one where it is the same in all steps, or for all
+        samples."""
+        df, layout = self.slope(relation, group, unit), self._window.layout
+        return layout.steady_slopes[relation, group].least(df, 2) if self._repeats else df
+
+    @property
+    def _repeats(self) -> bool:
+        """Whether there are several steps, in all of which everyone takes part."""
+        return self._window.length > 1 and self._window.given.spared is None
+
     def slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
         """`df[k, a, y]`, the derivative of new state `a`, of the unit that `unit` names for an
         element of y, by that element."""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax import JaxprEqn, Literal, Var, new_jaxpr, run_jaxpr
+from .._jax import Var, new_jaxpr, run_jaxpr
 from ..step import Step
 
 
@@ -31,16 +31,9 @@ class Loop:
 
     def __init__(self, step: Step, wanted: Sequence[Var]):
         given = [*step.captured_vars, *step.param_vars]
-        fixed: set[Var] = set(given)
-        once: list[JaxprEqn] = []
-        each: list[JaxprEqn] = []
-        for eqn in step.jaxpr.eqns:
-            known = all(isinstance(a, Literal) or a in fixed for a in eqn.invars)
-            if known and not eqn.effects:
-                once.append(eqn)
-                fixed.update(eqn.outvars)
-            else:
-                each.append(eqn)
+        once = step.once
+        known = {v for e in once for v in e.outvars}
+        each = [e for e in step.jaxpr.eqns if known.isdisjoint(e.outvars)]
         outs = [*step.jaxpr.outvars, *wanted]
         used = {a for e in each for a in e.invars if isinstance(a, Var)}
         used |= {a for a in outs if isinstance(a, Var)}

@@ -48,9 +48,9 @@ class Program:
 
     @cached_property
     def products(self) -> list[Var]:
-        """The products with traced weights: costly to compute again, so the loop keeps them."""
-        of_relations = [r.y_var for r in self.layout.relations if r.axes.x is not None]
-        return list(dict.fromkeys([*of_relations, *[d.first.y[0] for d in self.detours]]))
+        """The products with weights: costly to compute again, so the loop keeps them."""
+        multiplied = [u for u in self.analysis.uses if u.axes is not None and u.axes.x is not None]
+        return list(dict.fromkeys(u.y[0] for u in multiplied))
 
     @cached_property
     def weight_operand(self) -> dict[Var, int]:

@@ -156,25 +156,27 @@ def _run(eqn: JaxprEqn, i: int, m: np.ndarray, const: Const) -> list[np.ndarray]
 
 def along(unit: np.ndarray, shape: tuple[int, ...]) -> Callable[[jax.Array], jax.Array]:
     """A function that takes values of this shape, with any leading axes, to where the map `unit`
-    points at them; zero where it points nowhere (-1)."""
+    points at them; zero where it points nowhere (-1). An axis of length one may stand for all."""
     runs = _runs(unit, shape)
     if runs is None:
-        return partial(_gather, unit, len(shape))
+        return partial(_gather, unit, shape)
     if runs == [(0, shape[-1])]:
         return _as_it_is
-    return partial(_concatenate_slices, runs)
+    return partial(_concatenate_slices, runs, shape[-1])
 
 
 def _as_it_is(a: jax.Array) -> jax.Array:
     return a
 
 
-def _gather(unit: np.ndarray, ndim: int, a: jax.Array) -> jax.Array:
-    flat = a.reshape(*a.shape[: a.ndim - ndim], -1)
+def _gather(unit: np.ndarray, shape: tuple[int, ...], a: jax.Array) -> jax.Array:
+    lead = a.shape[: a.ndim - len(shape)]
+    flat = jnp.broadcast_to(a, (*lead, *shape)).reshape(*lead, -1)
     return jnp.where(unit >= 0, flat[..., np.maximum(unit, 0)], 0)
 
 
-def _concatenate_slices(runs: list[tuple[int | None, int]], a: jax.Array) -> jax.Array:
+def _concatenate_slices(runs: list[tuple[int | None, int]], last: int, a: jax.Array) -> jax.Array:
+    a = jnp.broadcast_to(a, (*a.shape[:-1], last))
     pieces = []
     for start, n in runs:
         if start is None:

@@ -24,6 +24,7 @@ from ..graph.uses import Use
 from . import readers
 from .keys import TraceKey, distinct, trace_type
 from .self_paths import SelfPaths, find_self_paths, give_whole_diagonal
+from .steady import MOVING, Steady, steadiness
 
 
 class Scope(Enum):
@@ -58,6 +59,10 @@ class Feed:
     relation: int
     unit: np.ndarray
     at_y: Callable[[jax.Array], jax.Array]
+
+    def at_all(self, a: jax.Array) -> jax.Array:
+        """Values at y, with any leading axes, with every element of it."""
+        return jnp.broadcast_to(a, (*a.shape[: a.ndim - self.unit.ndim], *self.unit.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,12 +120,12 @@ class Units:
         parts = [row.credit(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
         return jnp.stack(parts, axis)
 
-    def identity(self, length: int) -> jax.Array:
-        """A transition `(length, states, states, *units)` that keeps every carried state as it
-        is."""
+    @property
+    def identity(self) -> jax.Array:
+        """A transition `(1, states, states, *units)` that keeps every carried state as it is, with
+        axes of length one for the units."""
         eye = jnp.eye(self.states, dtype=real_dtype(self.rows[0].old.aval.dtype))
-        eye = eye.reshape(*eye.shape, *[1] * len(self.shape))
-        return jnp.broadcast_to(eye, (length, *eye.shape[:2], *self.shape))
+        return eye.reshape(1, *eye.shape, *[1] * len(self.shape))
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +193,26 @@ class Layout:
         state."""
         numbered = enumerate(self.relations)
         return frozenset(i for i, r in numbered if readers.acts_on_units_only(self.graph, r))
+
+    @cached_property
+    def steady_transitions(self) -> dict[int, Steady]:
+        """How the slopes of the states of each group by their old values change."""
+        return {g: self._steadiness(g, u.rows) for g, u in self.units.items()}
+
+    @cached_property
+    def steady_slopes(self) -> dict[tuple[int, int], Steady]:
+        """The same by relation and group, for the slopes by an output of the relation's op."""
+        fed = {(f.relation, s.group) for s in self.slots for f in s.feeds}
+        return {(r, g): self._steadiness(g, self.relations[r].use) for r, g in fed}
+
+    def _steadiness(self, group: int, by: tuple[Row, ...] | Use) -> Steady:
+        units, analysis = self.units[group], self.graph.analysis
+        if units.number_of_colours > 1 or self.self_paths:
+            return MOVING
+        if isinstance(by, Use):
+            return steadiness(analysis, [analysis.seed_of(by)], by.y, units.rows)
+        olds = list(dict.fromkeys(row.old for row in by))
+        return steadiness(analysis, analysis.seeds_of(by), olds, units.rows)
 
     def exposed(self, group: int) -> tuple[Row, ...]:
         """The rows of a group that something outside of the group reads in the same step."""

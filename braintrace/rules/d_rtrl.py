@@ -78,12 +78,13 @@ class PositionWise(BlockCarrier):
         return [s for s in self.slots if s.group == group]
 
     def transition(self, window: Window, group: int) -> jax.Array:
-        """`D[k, a, b, unit]` as this rule sees it."""
+        """`D[k, a, b, unit]` as this rule sees it, with an axis of length one where it is the same
+        in all steps, or for all samples."""
         if self.leak is not None:
             return self.leak.transition(window, group)
         if self.layout.scope is Scope.COUPLED:
             return diagonal(window, group)
-        return window.factors.transition(group)
+        return window.factors.least_transition(group)
 
     def kept(self, s: Slot) -> SlotTrace:
         """How the trace of a slot is kept."""
@@ -109,7 +110,7 @@ class PositionWise(BlockCarrier):
             back = backwards(D, self._credit_of_units(credit, group, D), keep)
             for s in self.slots_of(group):
                 for f in s.feeds:
-                    df = window.factors.slope(f.relation, group, f.unit)
+                    df = window.factors.least_slope(f.relation, group, f.unit)
                     dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(back.mu), 1)
                 if traces is not None and keep and self._renews(s):
                     at_once.append((s, back))
@@ -140,7 +141,8 @@ class PositionWise(BlockCarrier):
         """The gradient of a weight and its trace after a block."""
         [f] = s.feeds
         q = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
-        block = Block(dy[s.relation], f.at_y(back.mu_entry), f.at_y(back.Q_entry), q)
+        Q = f.at_all(f.at_y(back.Q_entry))
+        block = Block(dy[s.relation], f.at_y(back.mu_entry), Q, q)
         e = traces[s.key]
         dtype = jnp.result_type(e, *block)
         block = Block(*[a.astype(dtype) for a in block])
@@ -172,7 +174,9 @@ class PositionWise(BlockCarrier):
         new: Traces = {}
         for group in self.groups:
             D = self.transition(window, group)
-            back = backwards(D, jnp.zeros_like(D[:, 0]), keep=True)
+            units = self.layout.units[group]
+            none = jnp.zeros((window.length, units.states, *units.shape), D.dtype)
+            back = backwards(D, none, keep=True)
             for s in self.slots_of(group):
                 new |= self.kept(s).advance(traces, window, back)
         return new

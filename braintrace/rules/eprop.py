@@ -169,6 +169,7 @@ class Filtered(BlockCarrier):
         powers = jnp.asarray(self.kappa) ** jnp.arange(K - 1, -1, -1)
         for group in self._groups:
             D = self.inner.transition(window, group)
+            D = jnp.broadcast_to(D, (K, *D.shape[1:]))
             D_read = window.exposed_factors.transition(group)
 
             def turn(R, at):

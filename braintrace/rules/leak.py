@@ -30,11 +30,12 @@ class Leak:
     of_group: Mapping[int, np.ndarray | None]
 
     def transition(self, window: Window, group: int) -> jax.Array:
-        """`D[k, a, b, unit]`, with nothing between different states of a unit."""
-        alone = window.layout.units[group].identity(window.length)
+        """`D[k, a, b, unit]`, with nothing between different states of a unit, and with an axis of
+        length one where it is the same in all steps, or for all samples."""
+        alone = window.layout.units[group].identity
         leak = self.of_group[group]
         if leak is None:
-            return alone * window.factors.transition(group)
+            return alone * window.factors.least_transition(group)
         return alone * jnp.asarray(leak, alone.dtype)
 
 

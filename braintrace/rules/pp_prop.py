@@ -220,7 +220,8 @@ class Factorised(BlockCarrier):
 
     def _transition(self, window: Window, group: int) -> jax.Array:
         if self.identity:
-            return self.layout.units[group].identity(window.length)
+            alone = self.layout.units[group].identity
+            return jnp.broadcast_to(alone, (window.length, *alone.shape[1:]))
         return window.factors.transition(group)
 
     def _output_traces(self, traces: Traces, window: Window) -> tuple[Traces, Traces]:

@@ -69,13 +69,14 @@ class WholeTrace(SlotTrace):
         s = self.slot
         e: Any = 0
         if traces is not None:
-            Q, before = alike(s.feeds[0].at_y(back.Q_entry), traces[s.key])
+            Q, before = alike(s.feeds[0].at_all(s.feeds[0].at_y(back.Q_entry)), traces[s.key])
             e = decay(window.ops[s.relation], Q, before)
         for f in s.feeds:
-            arrived = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
+            op = window.ops[f.relation]
+            arrived = back.arrived(f, window.factors.least_slope(f.relation, s.group, f.unit))
             arrived = arrived.astype(trace_type(arrived.dtype))
-            e = e + outer(window.ops[f.relation], window.operands[f.relation], arrived)
-        return {s.key: e.astype(self.dtype)}
+            e = e + outer(op, window.operands[f.relation], arrived if op.plain else f.at_all(arrived))
+        return {s.key: jnp.broadcast_to(e, (len(e), *s.shape)).astype(self.dtype)}
 
 
 def alike(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -103,7 +103,7 @@ class TableTrace(SlotTrace):
         traces = self.init() if traces is None else traces
         x = window.operands[f.relation]
         arrived = back.arrived(f, window.factors.slope(f.relation, self.slot.group, f.unit))
-        e = jnp.einsum('sabd,abmd->sbmd', self._flat(f.at_y(back.Q_entry)), traces[key])
+        e = jnp.einsum('sabd,abmd->sbmd', self._flat(f.at_all(f.at_y(back.Q_entry))), traces[key])
         sample = jnp.arange(self._samples)
 
         def turn(carry, at):
