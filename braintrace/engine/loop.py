@@ -105,11 +105,15 @@ def _reshaped(tree: Any, shapes: Any, *lead: int) -> Any:
     return jax.tree.map(lambda a, shape: jnp.reshape(a, (*lead, *shape)), tree, shapes)
 
 
-def over_states(a: jax.Array, axis: int) -> Any:
-    """The sum over the few states of a unit, term by term.
+def over_states(a: jax.Array, b: jax.Array, axis: int) -> Any:
+    """The sum of `a * b` over the few states of a unit, which lie on this axis of both, term by
+    term.
 
     XLA fuses that with what is around it, but not a reduction, which on a CPU (jaxlib 0.10.2) can
     even come out wrong inside a loop.
     """
-    terms = [jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis])]
-    return sum(terms)
+
+    def state(of: jax.Array, k: int) -> jax.Array:
+        return jax.lax.index_in_dim(of, k, axis, keepdims=False)
+
+    return sum(state(a, k) * state(b, k) for k in range(a.shape[axis]))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from .._jax import Var, is_float
+from .._jax import Var, is_complex, is_float
 from ..graph.analysis import Analysis
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
@@ -65,6 +65,14 @@ class Program:
             k = self.analysis.made_by[r.y_var]
             operands[k] = operands.get(k, frozenset()) | {r.use.operand}
         return operands
+
+    def was_real(self, v: Var | None) -> bool:
+        """Whether a complex value was made from a real one, by nothing but a change of type."""
+        k = None if v is None else self.analysis.made_by.get(v)
+        if k is None:
+            return False
+        eqn = self.analysis.eqns[k]
+        return eqn.primitive.name == 'convert_element_type' and not is_complex(eqn.invars[0])
 
     @cached_property
     def loop(self) -> Loop:

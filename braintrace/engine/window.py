@@ -213,7 +213,8 @@ class Window:
             at = dict(zip(wanted, values, strict=True))
             return op.x([a.val if isinstance(a, Literal) else at[a] for a in use.eqn.invars])
 
-        return all_steps(one, self.length, self.values(wanted))
+        x = all_steps(one, self.length, self.values(wanted))
+        return jnp.real(x) if self.program.was_real(use.x_var) else x
 
     @cached_property
     def ops(self) -> list[Op]:

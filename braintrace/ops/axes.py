@@ -240,7 +240,7 @@ def _beside(op: Op, values: jax.Array) -> jax.Array:
 def _sum_of_products(op: Op, xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.Array:
     """`einsum('xs,ys->out')`, as a plain sum where that is faster."""
     if op.line_up_y is None or set(op.axes.x or ()) != set(op.axes.y):
-        return jnp.einsum(f'{xs},{ys}->{out}', x, y)
+        return _einsum(f'{xs},{ys}->{out}', x, y)
     # Nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it.
     order = [*out, *[c for c in ys if c not in out]]
 
@@ -249,3 +249,12 @@ def _sum_of_products(op: Op, xs: str, x: jax.Array, ys: str, y: jax.Array, out: 
         return jnp.expand_dims(a, [k for k, c in enumerate(order) if c not in labels])
 
     return (place(xs, x) * place(ys, y)).sum(tuple(range(len(out), len(order))))
+
+
+def _einsum(labels: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """`einsum`, part by part where only one of the two is complex."""
+    if jnp.iscomplexobj(a) == jnp.iscomplexobj(b):
+        return jnp.einsum(labels, a, b)
+    if jnp.iscomplexobj(a):
+        return jax.lax.complex(*[jnp.einsum(labels, of, b) for of in (a.real, a.imag)])
+    return jax.lax.complex(*[jnp.einsum(labels, a, of) for of in (b.real, b.imag)])

@@ -24,7 +24,7 @@ class Backwards(NamedTuple):
     def arrived(self, f: Feed, df: jax.Array) -> Any:
         """`Q_k df_k`, what an output of step k has become at the end of the window, (K, states,
         *y), from its slopes `df`, of the same shape."""
-        return over_states(f.at_y(self.Q) * df[:, None], 2)
+        return over_states(f.at_y(self.Q), df[:, None], 2)
 
 
 def backwards(D: jax.Array, c: jax.Array, keep: bool) -> Backwards:
@@ -41,8 +41,8 @@ def backwards(D: jax.Array, c: jax.Array, keep: bool) -> Backwards:
     def turn(carry, at):
         (mu, Q), (D_k, c_k) = carry, at
         D_k = D[0] if is_steady else D_k
-        earlier = c_k + over_states(mu[:, None] * D_k, 0)
-        Q_earlier = over_states(Q[:, :, None] * D_k, 1) if keep else None
+        earlier = c_k + over_states(mu[:, None], D_k, 0)
+        Q_earlier = over_states(Q[:, :, None], D_k[None], 1) if keep else None
         return (earlier, Q_earlier), (mu, Q)
 
     start = jnp.zeros_like(c[0]), Q_end

@@ -111,7 +111,7 @@ class PositionWise(BlockCarrier):
             for s in self.slots_of(group):
                 for f in s.feeds:
                     df = window.factors.least_slope(f.relation, group, f.unit)
-                    dy[f.relation] = dy[f.relation] + over_states(df * f.at_y(back.mu), 1)
+                    dy[f.relation] = dy[f.relation] + over_states(df, f.at_y(back.mu), 1)
                 if traces is not None and keep and self._renews(s):
                     at_once.append((s, back))
                     continue
@@ -157,7 +157,7 @@ class PositionWise(BlockCarrier):
         units = self.layout.units[group]
         if self.leak is not None or self.layout.scope is Scope.COUPLED:
             signals = units.credit_of_leaves(credit.signals(False), 1)
-            c = over_states(signals[:, :, None] * D, 1)
+            c = over_states(signals[:, :, None], D, 1)
         else:
             c = units.credit_of_leaves(credit.hidden, 1)
         return c if credit.past is None else c + units.credit_of_leaves(credit.past, 1)

@@ -174,7 +174,7 @@ class Filtered(BlockCarrier):
 
             def turn(R, at):
                 D, D_read, power = at
-                return power.astype(D_read.dtype) * D_read + over_states(R[:, :, None] * D, 1), R
+                return power.astype(D_read.dtype) * D_read + over_states(R[:, :, None], D[None], 1), R
 
             R_entry, R = scan(turn, jnp.zeros_like(D_read[0]), (D, D_read, powers), K, reverse=True)
             for s in [s for s in self._slots if s.group == group]:
@@ -186,7 +186,7 @@ class Filtered(BlockCarrier):
                 for f in s.feeds:
                     df = window.factors.slope(f.relation, group, f.unit)
                     df_read = window.exposed_factors.slope(f.relation, group, f.unit)
-                    arrived = over_states(f.at_y(R) * df[:, None], 2)
+                    arrived = over_states(f.at_y(R), df[:, None], 2)
                     power = powers.astype(arrived.dtype).reshape(-1, *[1] * (arrived.ndim - 1))
                     arrived = arrived + df_read * power
                     m = m + outer(window.ops[f.relation], window.operands[f.relation], arrived)

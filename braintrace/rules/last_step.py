@@ -63,7 +63,7 @@ class LastStep(SlotTrace):
         total: Any = 0
         for k, f in enumerate(self.slot.feeds):
             of_x, of_f = self._keys(k)
-            signal = over_states(f.at_y(lam) * traces[of_f], 0)
+            signal = over_states(f.at_y(lam), traces[of_f], 0)
             x = traces[of_x][None] if of_x in traces else None
             total = total + spread_gradient(ops[f.relation], x, signal[None])
         return total

@@ -155,4 +155,4 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
     """A product of matrices, of small ones term by term: see `over_states`."""
     if a.shape[-1] > FEW_STATES:
         return a @ b
-    return over_states(a[..., :, :, None] * b[..., None, :, :], -2)
+    return over_states(a[..., :, :, None], b[..., None, :, :], -2)

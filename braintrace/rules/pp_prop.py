@@ -164,7 +164,7 @@ class Factorised(BlockCarrier):
         now = steps + jnp.arange(length)
         signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
         for key, group, feed in self.outputs:
-            met = over_states(feed.at_y(c[group]) * before[key], 1)
+            met = over_states(feed.at_y(c[group]), before[key], 1)
             signals[feed.relation] += self.decay_f * met
         late = {}
         for r, signal in signals.items():
@@ -180,7 +180,7 @@ class Factorised(BlockCarrier):
         for key, group, feed in self.outputs:
             if feed.relation == relation:
                 c = self.layout.units[group].credit_of_leaves(past, 1)
-                total = total + over_states(feed.at_y(c) * before[key], 1)
+                total = total + over_states(feed.at_y(c), before[key], 1)
         return total
 
     def _weights(
@@ -236,7 +236,7 @@ class Factorised(BlockCarrier):
             D, df = at
             new = {}
             for key, group, feed in self.own_outputs:
-                moved = over_states(feed.at_y(D[group]) * old[key][None], 1)
+                moved = over_states(feed.at_y(D[group]), old[key][None], 1)
                 grown = self.decay_f * moved + (1 - self.decay_f) * df[key]
                 new[key] = grown.astype(old[key].dtype)
             return new, old
@@ -256,12 +256,12 @@ class Factorised(BlockCarrier):
         weights: dict[int, Any] = {}
         for key, group, feed in self.outputs:
             r, lam = feed.relation, self.layout.units[group].credit_of_leaves(entry.hidden, 0)
-            signal = over_states(feed.at_y(lam) * traces[key], 0)
+            signal = over_states(feed.at_y(lam), traces[key], 0)
             averaged = entry.steps - 1 if self._keeps_last else entry.steps
             signal = (signal / _correction(self.decay_f, averaged - 1)).astype(signal.dtype)
             met = _meet(entry.ops[r], traces, self.inputs.get(r), signal)
             if self._keeps_last:
-                signal = over_states(feed.at_y(lam) * traces[_last(key)], 0)
+                signal = over_states(feed.at_y(lam), traces[_last(key)], 0)
                 of_input = _last(self.inputs[r]) if r in self.inputs else None
                 met = met + _meet(entry.ops[r], traces, of_input, signal)
             weights[r] = weights.get(r, 0) + met
@@ -277,7 +277,7 @@ class Factorised(BlockCarrier):
         before, _ = self._output_traces(whole, window)
         for key, group, feed in self.own_outputs:
             D = self._transition(window, group)[-1]
-            new[key] = over_states(feed.at_y(D) * before[key][-1][None], 1)
+            new[key] = over_states(feed.at_y(D), before[key][-1][None], 1)
             new[_last(key)] = window.factors.slope(feed.relation, group, feed.unit)[-1]
         return {key: trace.astype(traces[key].dtype) for key, trace in new.items()}
 
