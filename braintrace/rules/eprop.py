@@ -174,7 +174,8 @@ class Filtered(BlockCarrier):
 
             def turn(R, at):
                 D, D_read, power = at
-                return power.astype(D_read.dtype) * D_read + over_states(R[:, :, None], D[None], 1), R
+                moved = over_states(R[:, :, None], D[None], 1)
+                return power.astype(D_read.dtype) * D_read + moved, R
 
             R_entry, R = scan(turn, jnp.zeros_like(D_read[0]), (D, D_read, powers), K, reverse=True)
             for s in [s for s in self._slots if s.group == group]:

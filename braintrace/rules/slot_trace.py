@@ -75,7 +75,8 @@ class WholeTrace(SlotTrace):
             op = window.ops[f.relation]
             arrived = back.arrived(f, window.factors.least_slope(f.relation, s.group, f.unit))
             arrived = arrived.astype(trace_type(arrived.dtype))
-            e = e + outer(op, window.operands[f.relation], arrived if op.plain else f.at_all(arrived))
+            arrived = arrived if op.plain else f.at_all(arrived)
+            e = e + outer(op, window.operands[f.relation], arrived)
         return {s.key: jnp.broadcast_to(e, (len(e), *s.shape)).astype(self.dtype)}
 
 
