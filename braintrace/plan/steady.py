@@ -10,9 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 
-from .._jax import Atom, JaxprEqn, Literal, Var, prune, trace
+from .._jax import Atom, JaxprEqn, Literal, Var
 from ..graph.analysis import Analysis, Row
 from ..ops.families import Family, family
 
@@ -33,43 +32,59 @@ class Steady(NamedTuple):
 
 
 MOVING = Steady()
+SUMS = frozenset(
+    'add add_any complex concatenate conj convert_element_type copy imag neg pvary real stack '
+    'sub'.split()
+)
 
 
 def steadiness(
     analysis: Analysis, seeds: Iterable[int], starts: Sequence[Var], rows: Iterable[Row]
 ) -> Steady:
-    """How the slopes of these rows' new values by `starts`, where the seeds are born, change."""
+    """How the slopes of these rows' new values by `starts`, where the seeds are born, change: not
+    at all where all that a value is multiplied with on its way is decided by parameters."""
+    step = analysis.step
     news = [a for a in dict.fromkeys(row.new for row in rows) if isinstance(a, Var)]
-    path = analysis.along(seeds, starts, news)
-
-    def slopes(*values: Any) -> list[Any]:
-        free, at = values[: len(path.free)], values[len(path.free) :]
-        made, pull = jax.vjp(lambda *at: path(free, *at), *at)
-        return list(pull([jnp.ones_like(a) for a in made]))
-
-    traced = trace(slopes, *path.free, *starts).jaxpr
-    eqns = prune(traced.eqns, traced.outvars)
-    atoms = [*traced.outvars, *[a for e in eqns for a in e.invars]]
-    taken = {a for a in atoms if isinstance(a, Var)}
-    given = dict(zip(traced.invars, [*path.free, *starts], strict=True))
-    used = {v: given[v] for v in traced.invars if v in taken}
-    once = analysis.step.once
-    fixed = {*analysis.step.captured_vars, *analysis.step.param_vars}.union(
-        *[e.outvars for e in once]
-    )
-    if not fixed.issuperset(used.values()):
+    on_way: set[Atom] = set(starts)
+    factors: list[Atom] = []
+    in_place = True
+    for eqn in analysis.along(seeds, starts, news).jaxpr.eqns:
+        met = [isinstance(a, Var) and a in on_way for a in eqn.invars]
+        if eqn.primitive.name == 'stop_gradient' or not any(met):
+            continue
+        more = _factors(eqn, met)
+        if more is None:
+            return MOVING
+        factors += more
+        on_way.update(eqn.outvars)
+        in_place = in_place and family(eqn) is Family.ELEMENTWISE
+    fixed = {*step.captured_vars, *step.param_vars}.union(*[e.outvars for e in step.once])
+    if not all(isinstance(a, Literal) or a in fixed for a in factors):
         return MOVING
-    repeated = _repeated(once, set())
-    met = _repeated(eqns, {v for v, original in used.items() if original in repeated})
-    return Steady(True, all(_is_repeated(a, met) for a in traced.outvars))
+    repeated = _repeated(step.once)
+    return Steady(True, in_place and all(_is_repeated(a, repeated) for a in factors))
 
 
-def _repeated(eqns: Iterable[JaxprEqn], repeated: set[Var]) -> set[Var]:
+def _factors(eqn: JaxprEqn, met: list[bool]) -> list[Atom] | None:
+    """What an equation multiplies the values with that it meets on a way; None where it does more
+    with them than that."""
+    name, others = eqn.primitive.name, [a for a, m in zip(eqn.invars, met, strict=True) if not m]
+    if name in SUMS:
+        return []
+    if (name == 'mul' and sum(met) == 1) or (name == 'div' and not met[1]):
+        return others
+    if family(eqn) is Family.LAYOUT:
+        return others  # where elements go, if that is not fixed already
+    return others[:1] if name == 'select_n' and not met[0] else None
+
+
+def _repeated(eqns: Iterable[JaxprEqn]) -> set[Var]:
     """The values that are one and the same along their first axis, as far as their equations say
-    it, given those that are so to begin with."""
+    it."""
+    repeated: set[Var] = set()
     for eqn in eqns:
         if _repeats(eqn, repeated):
-            repeated = repeated.union(eqn.outvars)
+            repeated.update(eqn.outvars)
     return repeated
 
 
