@@ -5,10 +5,10 @@ PIP := pip install --quiet --disable-pip-version-check
 
 .PHONY: test lint format tests docs wheel matrix demo bench devices charts results fuzz soak clean
 
-# What must hold before a change goes in. The tests build the wheel and use it too.
+# What must hold before a change goes in, two targets at a time: the tests begin when lint is done.
+# They build the wheel and use it too.
 test: .venv/ready
-	$(MAKE) --no-print-directory -j 2 lint docs
-	$(MAKE) --no-print-directory tests
+	$(MAKE) --no-print-directory -j 2 lint docs tests
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 from importlib.metadata import version
 
 # Nets are tiny: compiling is what takes the time, and these halve it.
@@ -26,16 +27,25 @@ from braintrace.rules.registry import BY_NAME, LEARNERS
 
 jax.config.update('jax_disable_most_optimizations', True)
 jax.config.update('jax_traceback_in_locations_limit', 0)
+TESTS = pathlib.Path(__file__).parent / 'tests'
 gc.freeze()  # what was imported stays
-gc.set_threshold(20_000, 20, 10)
+gc.set_threshold(100_000, 50, 10)
 brainstate.environ.set(precision=64)  # for the arrays that test modules make when they are imported
 
 
+def pytest_ignore_collect(collection_path):
+    """What tests share has no tests and no examples; it is imported where it is used."""
+    shared = collection_path.suffix == '.py' and not collection_path.name.startswith('test_')
+    return True if shared and TESTS in collection_path.parents else None
+
+
 def pytest_collection_modifyitems(items):
-    """A page may show a model of which a part is not traced: whoever runs it sees a warning."""
+    """A page may show a model of which a part is not traced: whoever runs it sees a warning. Long
+    tests begin first, so that workers end together."""
     for item in items:
         if isinstance(item, DoctestItem):
             item.add_marker(LOST)
+    items.sort(key=lambda item: item.get_closest_marker('long') is None)
 
 
 @pytest.fixture(autouse=True)

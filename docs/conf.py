@@ -33,7 +33,9 @@ nb_merge_streams = True
 os.environ['PYTHONWARNINGS'] = 'ignore:IProgress not found'  # of a progress bar, without widgets
 # Compiling is what takes them the time, and these halve it.
 os.environ.setdefault('JAX_DISABLE_MOST_OPTIMIZATIONS', '1')
-os.environ.setdefault('XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false')
+os.environ.setdefault(
+    'XLA_FLAGS', '--xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1'
+)
 
 default_role = 'name'  # docstrings write code, and names of ours, in single backticks
 autodoc_member_order = 'bysource'

@@ -15,7 +15,7 @@ rng = np.random.RandomState(3)
 
 
 def draw(*s):
-    return jnp.asarray(rng.randn(*s) * 0.7)
+    return rng.randn(*s) * 0.7
 
 
 sig, hold = jax.nn.sigmoid, lax.stop_gradient
@@ -68,22 +68,22 @@ CELLS = {
     'rnn': (
         rnn,
         dict(W=draw(D, H), R=draw(H, H), b=draw(H), o=draw(H, C)),
-        lambda B: jnp.zeros((B, H)),
+        lambda B: np.zeros((B, H)),
     ),
     'gru': (
         gru,
         dict(Z=draw(D + H, H), Y=draw(D + H, H), N=draw(D + H, H), b=draw(H), o=draw(H, C)),
-        lambda B: jnp.zeros((B, H)),
+        lambda B: np.zeros((B, H)),
     ),
     'lstm': (
         lstm,
         dict(L=draw(D + H, 4 * H), o=draw(H, C)),
-        lambda B: (jnp.zeros((B, H)), jnp.zeros((B, H))),
+        lambda B: (np.zeros((B, H)), np.zeros((B, H))),
     ),
     'alif': (
         alif,
         dict(W=draw(D, H), R=draw(H, H), o=draw(H, C)),
-        lambda B: (jnp.zeros((B, H)), jnp.zeros((B, H))),
+        lambda B: (np.zeros((B, H)), np.zeros((B, H))),
     ),
 }
 DATA = {B: (draw(T, B, D) * 2, draw(T, B, C)) for B in (1, 3)}
@@ -116,6 +116,7 @@ def derivatives(name):
     cell, params, start = CELLS[name]
     p0, of_p = ravel_pytree(params)
     s0, of_s = ravel_pytree(jax.tree.map(lambda a: a[0], start(1)))
+    of_p = jax.jit(of_p)  # one program, for all that is said of a cell
 
     def flat(p, s, q, x):
         return ravel_pytree(cell(of_p(p), of_s(s), of_s(q), x)[0])[0]
@@ -145,7 +146,7 @@ def textbook(name, B, rule):
                 + direct
             )
             s = n
-    return of_p(jnp.asarray(total))
+    return of_p(total)
 
 
 def _visible(name, state):

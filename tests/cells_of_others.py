@@ -13,7 +13,7 @@ rng = np.random.RandomState(7)
 
 
 def draw(*shape):
-    return jnp.asarray(rng.randn(*shape) * 0.6)
+    return rng.randn(*shape) * 0.6
 
 
 def complex_draw(*shape):

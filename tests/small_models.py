@@ -14,7 +14,7 @@ rng = np.random.RandomState(1)
 
 
 def draw(*s):
-    return jnp.asarray(rng.randn(*s) * 0.6)
+    return rng.randn(*s) * 0.6
 
 
 sig = jax.nn.sigmoid

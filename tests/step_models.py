@@ -14,7 +14,7 @@ rng = np.random.RandomState(0)
 
 
 def draw(*s):
-    return jnp.asarray(rng.randn(*s) * 0.5)
+    return rng.randn(*s) * 0.5
 
 
 sig = jax.nn.sigmoid

@@ -5,6 +5,7 @@ import pathlib
 
 import pytest
 
+pytestmark = pytest.mark.long
 EXAMPLES = pathlib.Path(__file__).parent.parent / 'examples'
 
 

@@ -18,6 +18,7 @@ import braintrace
 
 HOUSE = pathlib.Path(braintrace.__file__).parent
 ROOT = HOUSE.parent
+SPLIT = '-' * 20
 PLAIN = ('jax', 'jaxlib', 'numpy', 'scipy', 'ml_dtypes', 'opt_einsum')  # jax and what it needs
 
 
@@ -81,7 +82,6 @@ print(grads['W'].shape, float(abs(grads['a']).min()) > 0, losses.shape, learner.
 
 NEEDING = ('D_RTRL', 'nn', 'ETraceParam', 'GRUCell')
 NEEDS = f"""
-import braintrace
 for name in {NEEDING}:
     try:
         getattr(braintrace, name)
@@ -89,22 +89,21 @@ for name in {NEEDING}:
         print(error)
 """
 
+FILES = """
+import pathlib
+print(*pathlib.Path(braintrace.__path__[0]).iterdir())
+"""
 
-def test_plain_functions_learn_with_jax_and_numpy_alone(plain_python, tmp_path):
-    answer = run(plain_python, '-c', LEARN, cwd=tmp_path)
-    assert answer.startswith('(3, 2) True (5,) CompilationReport(')
 
-
-def test_what_needs_brainstate_says_so(plain_python, tmp_path):
+def test_the_wheel_beside_jax_and_numpy_alone(plain_python, tmp_path):
+    """Plain functions learn, what needs brainstate says so, and the types are there."""
+    mark = f'print({SPLIT!r})\n'
+    answer = run(plain_python, '-c', mark.join((LEARN, NEEDS, FILES)), cwd=tmp_path)
+    learned, needs, files = answer.split(f'{SPLIT}\n')
+    assert learned.startswith('(3, 2) True (5,) CompilationReport(')
     remedy = 'brainstate is needed for this: pip install brainstate'
-    answers = run(plain_python, '-c', NEEDS, cwd=tmp_path).splitlines()
-    assert answers == [f'`braintrace.{name}`: {remedy}' for name in NEEDING]
-
-
-def test_the_wheel_has_its_types(plain_python, tmp_path):
-    code = 'import braintrace, pathlib; print(*pathlib.Path(braintrace.__path__[0]).iterdir())'
-    answer = run(plain_python, '-c', code, cwd=tmp_path)
-    assert 'py.typed' in answer and '__init__.pyi' in answer and str(ROOT) not in answer.split()
+    assert needs.splitlines() == [f'`braintrace.{name}`: {remedy}' for name in NEEDING]
+    assert 'py.typed' in files and '__init__.pyi' in files and str(ROOT) not in files.split()
 
 
 def test_the_matrix_tries_the_lower_bounds():

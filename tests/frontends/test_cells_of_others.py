@@ -114,8 +114,8 @@ def bptt(step, model, state, xs, ys):
         return jax.lax.scan(body, state, (xs, ys))[1].mean()
 
     if isinstance(model, nnx.Module):
-        return nnx.grad(total)(model)
-    return eqx.filter_grad(total)(model)
+        return nnx.jit(nnx.grad(total))(model)
+    return eqx.filter_jit(eqx.filter_grad(total))(model)
 
 
 def same(a, b):

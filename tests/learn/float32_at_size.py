@@ -13,7 +13,6 @@ import braintrace
 INPUTS, UNITS, BATCH, STEPS = 64, 128, 16, 12
 RULES = {
     'd_rtrl': {},
-    'rflo': {'decay': 0.9},
     'ostl_recurrent': {},
     'eprop': {'kappa_filter_decay': 0.8},
     'pp_prop': {'decay_or_rank': 0.9},
@@ -21,7 +20,7 @@ RULES = {
 CASES = [  # name of the model, rule, window
     *[('lstm', rule, STEPS) for rule in RULES],
     *[('lstm', rule, 1) for rule in ('d_rtrl', 'pp_prop')],
-    *[('gru', rule, STEPS) for rule in ('d_rtrl', 'pp_prop')],
+    ('gru', 'd_rtrl', STEPS),
     *[('synapse', 'd_rtrl', window) for window in (1, STEPS)],
 ]
 

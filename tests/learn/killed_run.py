@@ -1,5 +1,5 @@
-"""A run of five learners that saves what they do, and goes on where it was when it is started
-again."""
+"""A run of learners, five or some of them, that saves what they do, and goes on where it was when
+it is started again."""
 
 import os
 import pathlib
@@ -17,8 +17,10 @@ import braintrace
 import braintrace.shells.algorithms
 import braintrace.shells.function  # noqa: F401
 
-STEPS, SAVE_EVERY, BATCH = 60, 2, 2
+STEPS, SAVE_EVERY, BATCH = 30, 2, 2
 OPTIONS = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}, 'uoro': {}}
+GROUPS = ('module', 'pp_prop'), ('d_rtrl', 'rtrl', 'uoro')
+NAMES = tuple(name for group in GROUPS for name in group)
 STATE = np.zeros((BATCH, 3), 'float32')
 rng = np.random.RandomState(0)
 X, Y = rng.randn(2, STEPS, BATCH, 3).astype('float32')
@@ -34,7 +36,7 @@ def error(out, y):
 
 
 def plain_run(rule):
-    """Parameters and carry of a learner, and a function that makes one step."""
+    """A learner, its parameters and carry by name, and a function that makes one step."""
     params = {'W': np.ones((3, 3)) / 3, 'R': np.eye(3) / 2, 'a': np.zeros(3)}
     params, state = jax.device_put(({k: a.astype('float32') for k, a in params.items()}, STATE))
     learner = braintrace.compile(gated, rule, params, state, X[0], **OPTIONS[rule])
@@ -45,7 +47,7 @@ def plain_run(rule):
         (grads, _), carry = learner.grad(error, params, carry, x[None], y[None])
         return {'params': jax.tree.map(lambda w, g: w - 0.1 * g, params, grads), 'carry': carry}
 
-    return run, lambda t: run.update(step(**run, x=X[t], y=Y[t]))
+    return learner, {rule: run}, lambda t: run.update(step(**run, x=X[t], y=Y[t]))
 
 
 class Net(bs.nn.Module):
@@ -65,7 +67,7 @@ class Net(bs.nn.Module):
 
 
 def module_run():
-    """A learner of a module, an optimiser of optax, and a function that makes one step."""
+    """A learner of a module, an optimiser of optax by name, and a function that makes one step."""
     bs.random.seed(0)
     learner = braintrace.compile(Net(), 'd_rtrl', X[0])
     weights, adam = learner.param_states, optax.adam(1e-2)
@@ -78,12 +80,12 @@ def module_run():
             weights[k].value = value
 
     live = learner.etrace_stream(step_fn=lambda x, y: error(learner(x), y), update=update)
-    return learner, optimizer, lambda t: live(X[t], Y[t])
+    return learner, {'optimizer': optimizer}, lambda t: live(X[t], Y[t])
 
 
-def live(directory, progress, saving=True, mortal=False):
-    """One life of all learners: from the last checkpoint to the end, which is written to `end.npz`;
-    a mortal one does not end by itself. `progress.value` counts its steps."""
+def live(directory, progress, names=NAMES, saving=True, mortal=False):
+    """One life of these learners, a module's first: from the last checkpoint to the end, which is
+    written to `end.npz`; a mortal one does not end by itself. `progress.value` counts its steps."""
     jax.config.update('jax_disable_most_optimizations', True)
     jax.config.update('jax_compilation_cache_dir', os.path.join(directory, 'compiled'))
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 0)
@@ -91,10 +93,9 @@ def live(directory, progress, saving=True, mortal=False):
     warnings.filterwarnings('ignore', 'The checkpoint .* is skipped: it is not finished')
     directory = pathlib.Path(directory)
     directory.mkdir(exist_ok=True)
-    learner, optimizer, module_step = module_run()
-    plain = {rule: plain_run(rule) for rule in OPTIONS}
-    steps = [module_step, *[step for _, step in plain.values()]]
-    more = {'optimizer': optimizer, **{rule: run for rule, (run, _) in plain.items()}}
+    runs = [module_run() if name == 'module' else plain_run(name) for name in names]
+    learner, steps = runs[0][0], [step for *_, step in runs]
+    more = {name: value for _, held, _ in runs for name, value in held.items()}
     checkpoints = braintrace.Checkpoints(directory / 'saves') if saving else None
     done = checkpoints.restore(learner, **more) if saving else None
     progress.value = 0
@@ -107,10 +108,11 @@ def live(directory, progress, saving=True, mortal=False):
     while mortal:
         progress.value = STEPS
         time.sleep(1)
-    write_end(directory, {**more, 'optimizer': optimizer.value}, learner.snapshot().arrays)
+    write_end(directory, more, learner.snapshot().arrays)
 
 
-def write_end(directory, values, arrays):
+def write_end(directory, more, arrays):
+    values = {name: v.value if isinstance(v, bs.State) else v for name, v in more.items()}
     named = {
         rule: {jax.tree_util.keystr(k): a for k, a in jax.tree_util.tree_leaves_with_path(tree)}
         for rule, tree in values.items()

@@ -19,16 +19,17 @@ class Lives:
 
     Args:
         processes: a context of `multiprocessing` whose processes find the libraries loaded.
+        names: of the learners that live in each run.
     """
 
-    def __init__(self, processes):
-        self.processes = processes
+    def __init__(self, processes, names=killed_run.NAMES):
+        self.processes, self.names = processes, names
         self.beginning = 0.0  # seconds until a life makes its first step
 
     def start(self, directory, *options):
         """A life, and the count of its steps, -1 before it begins."""
         progress = self.processes.Value('i', -1)
-        args = str(directory), progress, *options
+        args = str(directory), progress, self.names, *options
         process = self.processes.Process(target=killed_run.live, args=args)
         process.start()
         return process, progress

@@ -9,6 +9,7 @@ import sys
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from jax import lax
 from told import LOST
 
@@ -36,6 +37,7 @@ def bptt(name):
     return jax.jit(jax.grad(loss))(params)
 
 
+@pytest.mark.long
 def test_single_precision_at_size(tmp_path):
     """Where the rule is exact the oracle is BPTT, else the rule in float64 in other windows."""
     single = gradients_in_single_precision(tmp_path)

@@ -9,6 +9,7 @@ import sys
 
 import jax
 import numpy as np
+import pytest
 
 import braintrace
 
@@ -36,6 +37,7 @@ def told_by(process):
     return json.loads(out.splitlines()[-1])
 
 
+@pytest.mark.long
 def test_four_devices(tmp_path):
     found = told_by(start('four_devices.py', tmp_path))
     for name, told in found['placed'].items():
@@ -58,6 +60,7 @@ def free_port():
         return s.getsockname()[1]
 
 
+@pytest.mark.long
 def test_two_processes(tmp_path):
     """And what they have saved is read by one."""
     import four_devices as four

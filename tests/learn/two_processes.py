@@ -7,7 +7,8 @@ import pathlib
 import sys
 
 os.environ['XLA_FLAGS'] = (
-    '--xla_force_host_platform_device_count=2 --xla_cpu_use_fusion_emitters=false'
+    '--xla_force_host_platform_device_count=2 --xla_cpu_use_fusion_emitters=false '
+    '--xla_cpu_parallel_codegen_split_count=1'
 )
 
 import four_devices as four

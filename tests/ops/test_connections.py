@@ -206,11 +206,12 @@ def test_every_rule_is_dense(rule):
     _check(name, rule, **RULES[rule])
 
 
-@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
-@pytest.mark.parametrize('name', ['CSR: spikes @ m', 'CSR: m @ x'])
-def test_without_numba(monkeypatch, name, rule):
+@pytest.mark.parametrize(
+    'name, rule, batch', [('CSR: spikes @ m', 'pp_prop', None), ('CSR: m @ x', 'd_rtrl', 2)]
+)
+def test_without_numba(monkeypatch, name, rule, batch):
     monkeypatch.setattr(stored_sums, 'numba_bridge', lambda: None)
-    _check(name, rule, batch=2, **RULES.get(rule, {}))
+    _check(name, rule, batch, **RULES.get(rule, {}))
 
 
 def test_one_weight_for_all():

@@ -21,6 +21,7 @@ print(outs.shape, flush=True)
 """
 
 
+@pytest.mark.long
 @pytest.mark.skipif(importlib.util.find_spec('numba') is None, reason='the kernels need numba')
 def test_a_process_waits_for_its_kernels():
     environment = {**os.environ, 'JAX_PLATFORMS': 'cpu'}

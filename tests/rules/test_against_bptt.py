@@ -25,14 +25,14 @@ import braintrace
 pytestmark = LOST
 
 
-@pytest.mark.parametrize('method', ['single-step', 'multi-step'])
 @pytest.mark.parametrize('name', POSITION_WISE)
-def test_d_rtrl_is_exact_where_the_recurrence_is_position_wise(name, method):
-    step, state = POSITION_WISE[name]
-    assert_close(
-        online(step, state, 'd_rtrl', 1 if method == 'single-step' else 3, vjp_method=method)[0],
-        bptt(step, state),
-    )
+def test_d_rtrl_is_exact_where_the_recurrence_is_position_wise(name):
+    """Step by step in short windows, and with exact credit inside of them for every other model."""
+    (step, state), turn = POSITION_WISE[name], list(POSITION_WISE).index(name) % 2
+    true = bptt(step, state)
+    assert_close(online(step, state, 'd_rtrl', [1, 3][turn])[0], true)
+    if turn:
+        assert_close(online(step, state, 'd_rtrl', 2, vjp_method='multi-step')[0], true)
 
 
 @pytest.mark.parametrize('method', ['single-step', 'multi-step'])
@@ -53,7 +53,7 @@ def test_a_product_written_by_hand_has_the_trace_of_a_product(method):
 def test_rtrl_is_exact(name):
     step, state = (OTHERS | POSITION_WISE)[name]
     true = bptt(step, state)
-    for grads, _ in in_windows(step, state, 'rtrl', (1, 3)):
+    for grads, _ in in_windows(step, state, 'rtrl', (1, 3) if name in ('gru', 'lif') else (3,)):
         assert_close(grads, true)
 
 
@@ -76,15 +76,16 @@ def test_a_model_without_inputs():
 @pytest.mark.parametrize(
     'name, rule, options',
     [
-        *[(name, 'd_rtrl', {}) for name in OTHERS],
+        *[(name, 'd_rtrl', {}) for name in OTHERS if name not in ('tanh rnn', 'gru', 'lstm')],
         *[
             (name, rule, dict(decay_or_rank=0.8))
-            for name in ('gru', 'layer norm between', 'two layers')
+            for name in ('layer norm between', 'two layers')
             for rule in ('pp_prop', 'hybrid')
         ],
     ],
 )
 def test_classical_rules_do_not_depend_on_the_window(name, rule, options):
+    """For single cells `test_textbook.py` has the recursion itself."""
     step, state = OTHERS[name]
     first, other = in_windows(step, state, rule, (3, 'auto'), **options)
     assert_close(other, first)

@@ -98,10 +98,12 @@ def blocks(A):
     return A * (np.arange(n)[:, None] % H == np.arange(n) % H)
 
 
-def sizes(name, alone, window=3):
-    """Batch and window: a batch in windows for every cell; one sample, step by step, for the cell
-    `alone`."""
-    return [(3, window), *([(1, 1)] if name == alone else [])]
+def sizes(name, alone, uneven=False):
+    """Batch and window: a batch in windows for every cell; for the cell `alone` also one sample,
+    step by step, and if asked for a last window that is shorter than the others."""
+    if name != alone:
+        return [(3, 3)]
+    return [(3, 4 if uneven else 3), (1, 1)]
 
 
 LEAK = 0.6
@@ -192,10 +194,11 @@ def multi_step(name, B, window, influence=own_units):
     return of_p(jnp.asarray(total / (T * B)))
 
 
-@pytest.mark.parametrize('name', CELLS)
-@pytest.mark.parametrize('rule', ['d_rtrl', 'eprop'])
+@pytest.mark.parametrize(
+    'rule, name', [*[('d_rtrl', name) for name in CELLS], ('eprop', 'gru'), ('eprop', 'alif')]
+)
 def test_exact_credit_inside_a_window_meets_what_the_last_step_did(rule, name):
-    for B, window in sizes(name, 'lstm' if rule == 'd_rtrl' else 'gru', window=4):
+    for B, window in sizes(name, 'lstm' if rule == 'd_rtrl' else 'gru', uneven=True):
         given = online(name, rule, B, window, vjp_method='multi-step')
         same(given, multi_step(name, B, window))
 
@@ -245,7 +248,8 @@ def test_credit_of_a_leaky_read_out_meets_the_low_pass_and_all_other_credit_the_
     def mean(out, y):
         return loss(out, y).mean()
 
-    for feedback in ({}, dict(feedback='random', random_feedback_key=0)):
+    own_weights = [dict(feedback='random', random_feedback_key=0)] if name == 'gru' else []
+    for feedback in ({}, *own_weights):
         learner = braintrace.compile(step, 'eprop', params, state, xs[0], **options, **feedback)
         carry = learner.init(params, state)
         if feedback:
@@ -254,14 +258,15 @@ def test_credit_of_a_leaky_read_out_meets_the_low_pass_and_all_other_credit_the_
         same(*[{k: a for k, a in g.items() if k != 'o'} for g in (given, wanted)])
 
 
-@pytest.mark.parametrize('name', CELLS)
-@pytest.mark.parametrize('rule', ['pp_prop', 'hybrid'])
+@pytest.mark.parametrize(
+    'rule, name', [*[('pp_prop', name) for name in CELLS], ('hybrid', 'gru'), ('hybrid', 'alif')]
+)
 def test_averages_leave_the_last_step_as_it_was(rule, name):
     """`J_a = x_a (x) df_a + ex_{a-1} (x) D_a ef_{a-1}`, the last corrected; hybrid has the product
     itself for the weights that it is asked to."""
     product = set('WN') if rule == 'hybrid' else set()
     options = dict(prefer=lambda path: 'full' if path[0] in product else 'approx')
-    for B, window in sizes(name, 'lstm' if rule == 'pp_prop' else 'gru', window=4):
+    for B, window in sizes(name, 'lstm' if rule == 'pp_prop' else 'gru', uneven=True):
         given = online(
             name,
             rule,
@@ -285,10 +290,13 @@ def test_block_scope_keeps_the_weight_from_each_unit_to_itself(name):
 
 @pytest.mark.parametrize('name', CELLS)
 def test_saturated_snap_is_exact(name):
+    """And so is low rank of full rank."""
     true = textbook(name, 3, exact)
     same(online(name, 'snap', 3, 2, n=3), true)
-    same(online(name, 'snap', 3, 3, n=3, vjp_method='multi-step'), true)
-    same(online(name, 'low_rank', 3, 3, rank=100), true)
+    if name in ('rnn', 'lstm'):
+        same(online(name, 'snap', 3, 3, n=3, vjp_method='multi-step'), true)
+    else:
+        same(online(name, 'low_rank', 3, 3, rank=100), true)
 
 
 OPERANDS = {  # what multiplies each weight that has a trace; state as a flat vector
@@ -340,7 +348,7 @@ def averaged(name, decay=0.9):
                 J[k] = J[k] + np.einsum('i,nj->nij', before, moved) / older
                 ex[k] = decay * before + operand
             ef[k] = decay * moved + (1 - decay) * df
-        return np.asarray(jax.vmap(lambda tree: ravel_pytree(tree)[0])(J))
+        return np.concatenate([np.reshape(J[k], (n, -1)) for k in sorted(J)], 1)
 
     return advance
 
@@ -415,8 +423,10 @@ def test_three_factor_multiplies_the_trace_by_the_modulator(name):
             }  # without a trace the reset gate gets the gradient of the loss
 
         same(traced(run(per_step)), traced(textbook(name, B, rule)))
-        units = jnp.broadcast_to(per_step[:, None, None], (T, B, H))
-        same(run(units), run(per_step))
+    if name != 'gru':
+        return
+    units = jnp.broadcast_to(per_step[:, None, None], (T, B, H))
+    same(run(units), run(per_step))
     with pytest.raises(ValueError, match='broadcast'):
         run(jnp.ones((T, 5)))
     with pytest.raises(RuntimeError, match='modulator'):

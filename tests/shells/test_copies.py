@@ -103,7 +103,7 @@ def test_calls_of_a_copy_leave_the_original_alone(make):
     same(grads, true)
 
 
-@pytest.mark.parametrize('make', COPIES)
+@pytest.mark.parametrize('make', [copy.deepcopy, through_the_graph])
 def test_a_copy_of_a_mapped_learner(make):
     learner = warm_learner('d_rtrl', vmap=True)
     before = values(learner)
@@ -112,7 +112,7 @@ def test_a_copy_of_a_mapped_learner(make):
     same(found, gradient(learner))
 
 
-@pytest.mark.parametrize('make', COPIES)
+@pytest.mark.parametrize('make', [through_pickle, through_the_graph])
 def test_a_copy_before_compiling(make):
     bs.random.seed(1)
     learner = braintrace.D_RTRL(bs.nn.init_all_states(Net(), batch_size=B))

@@ -1,5 +1,7 @@
 """`get_etrace_of(weight)`: the traces of one weight, for every rule."""
 
+import functools
+
 import brainstate as bs
 import jax
 import jax.numpy as jnp
@@ -39,6 +41,7 @@ class Net(bs.nn.Module):
         return self.out(self.rnn(x))
 
 
+@functools.cache
 def learner_of(rule, kind='gru', **options):
     learner = braintrace.compile(Net(kind), rule, X[0], batch_size=B, seed=0, **options)
     for x in X:

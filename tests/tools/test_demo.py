@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from braintrace.tools.demo import demo, floors, stretch, table
 from braintrace.tools.demo_picture import Curve, picture
@@ -20,6 +21,7 @@ def test_the_stream():
     np.testing.assert_allclose(list(floors().values()), [0.6616, 0.5192, 0.4545], atol=1e-4)
 
 
+@pytest.mark.long
 def test_demo(tmp_path, capsys):
     results = demo(
         steps=60, units=4, streams=3, chunk=20, plot=tmp_path / 'curves.png', progress=False
