@@ -35,7 +35,7 @@ from ..learn.options import (
     unread,
     weigh,
 )
-from ..learn.per_device import on_any_mesh, per_device
+from ..learn.per_device import on_any_mesh, per_device, split_of
 from ..learn.records import Block, Run
 from ..learn.shapes import (
     check_time,
@@ -50,7 +50,7 @@ from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
-from .packing import CompiledFunction, pack, unpack
+from .packing import CompiledFunction, pack, same_in_carry, unpack
 from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad
 
 LARGE = 100_000  # numbers that a program may have as constants
@@ -236,7 +236,8 @@ class PureLearner(PlainRunMixin):
 
         if shardings is not None:
             return jax.jit(begin, out_shardings=shardings)(leaves, state)
-        return per_device(begin, leaves, state)
+        split = split_of(leaves, state)
+        return per_device(begin, (leaves, state), split, partial(same_in_carry, self._shared))
 
     def grad(
         self,
@@ -286,12 +287,12 @@ class PureLearner(PlainRunMixin):
         def make() -> Callable:
             self._cache.count(loss_fn, 'loss_fn')
 
-            def gradient(length, captured, leaves, carry, inputs, targets, mask, extra):
+            def gradient(length, split, captured, leaves, carry, inputs, targets, mask, extra):
                 params, data = skeleton.with_params(leaves), first_of((inputs, targets))
                 compiled = self._compiled(loss_fn, params, carry.state, *data)
                 core = compiled.core
                 steps = core.window_length(window, length)
-                run = Run(length, steps, fresh, progress)
+                run = Run(length, steps, fresh, progress, split)
                 loss = _only_loss(core)
                 if not self.rule.modulated:
                     refuse_constant('loss_fn', core)
@@ -312,8 +313,10 @@ class PureLearner(PlainRunMixin):
         extra = Extra(signal, per_step(modulator, length))
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(loss_fn, params, carry, *first_of((inputs, targets)))
-        given = captured, leaves, carry, inputs, targets, mask, extra
-        made = on_any_mesh(jitted, given, ((leaves, None), carry), inputs)
+        split = split_of(leaves, (carry, inputs))
+        given = split, captured, leaves, carry, inputs, targets, mask, extra
+        like = (leaves, None), carry
+        made = on_any_mesh(jitted, given, like, inputs, split, self._same_after)
         (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
@@ -334,10 +337,11 @@ class PureLearner(PlainRunMixin):
         leaves, skeleton = self._take_apart(params)
 
         def make() -> Callable:
-            def go_on(length, captured, leaves, carry, inputs):
+            def go_on(length, split, captured, leaves, carry, inputs):
                 params = skeleton.with_params(leaves)
                 compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
-                run = Run(length, compiled.core.window_length(window, length))
+                steps = compiled.core.window_length(window, length)
+                run = Run(length, steps, split=split)
                 weights, carried = compiled.weights(leaves, captured), unpack(compiled, carry)
                 data = jax.tree.leaves(inputs)
                 outs, after = compiled.core.evolve(weights, carried, data, run)
@@ -348,12 +352,25 @@ class PureLearner(PlainRunMixin):
         key = 'evolve', window, skeleton
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(None, params, carry, first_of(inputs), ())
-        outs, new = on_any_mesh(jitted, (captured, leaves, carry, inputs), (None, carry), inputs)
+        split = split_of(leaves, (carry, inputs))
+        given = split, captured, leaves, carry, inputs
+        like = None, carry
+        outs, new = on_any_mesh(jitted, given, like, inputs, split, self._same_after)
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
             refuse(compiled.core, unpack(compiled, carry), block, new)
         return outs, new
+
+    @property
+    def _shared(self) -> set[str]:
+        """The names of the traces that all samples share."""
+        return {str(key) for key in self.compiled_step().core.shared}
+
+    def _same_after(self, made: tuple[Any, Carry]) -> tuple[Any, Carry]:
+        """Of a result and a carry, what is the same on all devices over which samples are cut."""
+        result, carry = made
+        return jax.tree.map(lambda _: False, result), same_in_carry(self._shared, carry)
 
     def _large_constants(
         self, loss_fn: Callable | None, params: Any, carry: Carry, inputs: Any, targets: Any

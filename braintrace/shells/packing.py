@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import TypeAlias
+
+import jax
 
 from ..frontends.function import TracedFunction
 from ..learn.compiled import Compiled
@@ -36,3 +39,14 @@ def pack(compiled: CompiledFunction, carried: Carried) -> Carry:
     named = {str(key): trace for key, trace in carried.traces.items()}
     state = compiled.traced.state(carried.hidden, carried.other)
     return Carry(state, named, carried.steps, carried.skipped)
+
+
+def same_in_carry(shared: Container[str], carry: Carry) -> Carry:
+    """What of a carry is the same on all devices over which samples are cut: the traces that all of
+    them share, by name, and the counters."""
+    return Carry(
+        jax.tree.map(lambda _: False, carry.state),
+        {name: name in shared for name in carry.traces},
+        True,
+        None if carry.skipped is None else True,
+    )

@@ -203,7 +203,7 @@ if __name__ == '__main__':
         'placed': {
             f'{rule}, {axes}, {kind.name}': placed(rule, axes, kind) for rule, axes, kind in cases()
         },
-        'manual': {rule: manual(rule) for rule in ('d_rtrl', 'rtrl', 'eprop')},
+        'manual': {rule: manual(rule) for rule in RULES},
         'module': module(sys.argv[1]),
     }
     print(json.dumps(found))
