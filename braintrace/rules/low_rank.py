@@ -39,7 +39,7 @@ BOUND = TraceKey(kind='bound')
 
 MORE_COLUMNS = 8  # of the basis, besides the r that stay
 FOLLOWED = 16  # directions along which the true influence is known
-PASSES = 3  # over a basis, until it is one to rounding
+PASSES = 2  # over a basis
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +101,7 @@ class LowRank(Carrier):
         moved, M = split.total((_products(Phi, old_U), M))
         J = [m + a for m, a in zip(M, _mix(moved, old_V), strict=True)]
         _, vectors = jnp.linalg.eigh(_squares(J))
-        best = vectors[:, ::-1][:, : len(old_V[0])].T
+        best = _turned(vectors[:, ::-1][:, : len(old_V[0])].T, J, followed)
         new_U, new_V = _mix(best, Q), _mix(best, J)
         kept = _mix(_products(followed, new_V), new_U)
         error = norm([a - b for a, b in zip(T_b, kept, strict=True)], split) / FOLLOWED**0.5
@@ -125,8 +125,8 @@ class LowRank(Carrier):
         """Orthonormal rows that span the same, as far as rounding lets one tell.
 
         From the products of all rows with all: rows of length one along the axes of their
-        ellipsoid, where a short axis is made longer by what rounding allows. That brings short axes
-        out, and three times is enough for all that can be known of them.
+        ellipsoid, where a short axis is made longer by as much as rounding allows. What is lost in
+        two passes is below 1e-4 of the longest row in float32, and 1e-8 in float64.
         """
         if not split.axes and len(rows[0]) == self.state.size:
             return self.state.ones()
@@ -140,16 +140,19 @@ class LowRank(Carrier):
         return rows
 
     def _tried(self, V: Sequence[jax.Array], count: int) -> list[jax.Array]:
-        """Directions of the parameters along which much is likely to be found: the rows of V, each
-        of the length of a random direction, and random ones."""
+        """Directions of the parameters along which much is likely to be found: the rows of V, and
+        random ones; these too in the place of rows that are zero yet. Each is as long as a random
+        one. What they span does not depend on the signs of the rows, which are nobody's choice."""
         size = sum(p.var.aval.size for p in self.params)
         lengths = jnp.sqrt(jnp.diagonal(_squares(V)))
         scale = jnp.where(lengths > 0, (size**0.5) / jnp.where(lengths > 0, lengths, 1), 0)
         directions = []
         for v, drawn in zip(V, self._random(count, seed=1), strict=True):
+            lead = -1, *[1] * (v.ndim - 1)
             # What J does to a change is Re(J change): it does most to the conjugate.
-            row = jnp.conj(v) * scale.reshape(-1, *[1] * (v.ndim - 1))
-            directions.append(drawn.at[: len(v)].add(row.astype(drawn.dtype)))
+            row = (jnp.conj(v) * scale.reshape(lead)).astype(drawn.dtype)
+            known = jnp.where(lengths.reshape(lead) > 0, row, drawn[: len(v)])
+            directions.append(jnp.concatenate([known, drawn[len(v) :]]))
         return directions
 
     def _random(self, count: int, seed: int) -> list[jax.Array]:
@@ -162,6 +165,13 @@ class LowRank(Carrier):
         if way.new is None or self.rank >= self.state.size:
             return None
         return f'{self.rank} of {self.state.size} directions of the state are kept'
+
+
+def _turned(best: jax.Array, J: Sequence[jax.Array], along: Sequence[jax.Array]) -> jax.Array:
+    """The rows of `best` with such signs that what they make of J is positive along the first of
+    these directions: those of eigenvectors are nobody's choice, and differ by rounding."""
+    met = best @ _products(J, [a[:1] for a in along])
+    return jnp.where(met < 0, -best, best)
 
 
 def _rows(first: Sequence[jax.Array], second: Sequence[jax.Array]) -> list[jax.Array]:
