@@ -299,10 +299,10 @@ def _per_device() -> Primitive:
         name = next(n for n in _WHERE_IT_VARIES if hasattr(first, n))
         kind, mesh = type(getattr(first, name)), first.sharding.mesh
 
-        def one(a: Any, axes: frozenset) -> Any:
+        def one(a: Any, axes: Any) -> Any:
             sharding = NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))
-            where = axes if issubclass(kind, frozenset) else kind(varying=axes)
-            return jax.core.ShapedArray(a.shape, a.dtype, sharding=sharding, **{name: where})
+            where = {name: axes if issubclass(kind, frozenset) else kind(varying=axes)}
+            return jax.core.ShapedArray(a.shape, a.dtype, sharding=sharding, **where)
 
         return [one(v.aval, axes) for v, axes in zip(program.jaxpr.outvars, varies, strict=True)]
 

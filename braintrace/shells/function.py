@@ -231,8 +231,8 @@ class PureLearner(PlainRunMixin):
             inputs = inputs_for(state, known, inputs, lambda: self.compiled_step().core)
             core = self._compiled(None, skeleton.with_params(leaves), state, inputs, ()).core
             named = {str(key): trace for key, trace in core.init(leaves).items()}
-            none = jnp.zeros((), jnp.int32)
-            return Carry(state, named, none, None if core.nonfinite == KEEP else none)
+            steps, skipped = jnp.zeros((2,), jnp.int32)  # buffers of their own: may be donated
+            return Carry(state, named, steps, None if core.nonfinite == KEEP else skipped)
 
         if shardings is not None:
             return jax.jit(begin, out_shardings=shardings)(leaves, state)

@@ -15,6 +15,7 @@ from ..learn.cache import Cache
 from ..learn.exporting import (
     Plain,
     check_for_any_batch,
+    check_modulator,
     export_for_any_batch,
     export_plain,
     finish_of,
@@ -151,6 +152,7 @@ class PlainRunMixin:
         update: Callable | None = None,
         more: Any = None,
         any_batch: bool = False,
+        modulator: Any = None,
     ) -> dict[str, Any]:
         """Write one step of a stream, or a block of steps, as a file of `jax.export` for cpu, cuda
         and tpu, which a process with jax alone can run: `values, out = call(values, *inputs)`.
@@ -169,6 +171,8 @@ class PlainRunMixin:
             any_batch: for any number of samples, where the first axis of all states, inputs and
                 outputs is the batch and no sample touches another. All values but parameters and
                 `more` have the samples first; gradient and loss are means over samples.
+            modulator: for the rules that take one, an example of that of a step, with time as
+                first axis for a block. It is the last input then.
 
         Returns:
             The values to begin with, a flat dict of arrays.
@@ -176,8 +180,10 @@ class PlainRunMixin:
         self.check(carry)
         inputs, several = unwrapped(example_inputs)
         finish = finish_of(loss_fn, update, more is not None)
+        check_modulator(self._how.rule, modulator, loss_fn, any_batch)
         if not any_batch:
-            step = step_of(self, loss_fn, several)
+            step = step_of(self, loss_fn, several, modulator is not None)
+            inputs = inputs if modulator is None else (*inputs, modulator)
             return export_plain(path, Plain(params, carry, more), step, finish, inputs)
         alone, carries = self._for_each_sample(params, carry)
         step = step_of(alone, loss_fn, several)
