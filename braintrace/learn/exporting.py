@@ -203,10 +203,9 @@ def step_of(learner: Any, loss_fn: Callable | None, several: bool, modulated: bo
         if loss_fn is None:
             out, carry = learner.evolve(params, carry, xs)
             return Plain(params, carry, more), without_time(out, several)
-        targets, given = inputs[count:], {}
-        if modulated:
-            *targets, given['modulator'] = targets
-        (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *targets, **given)
+        end = len(inputs) - modulated
+        given = {'modulator': inputs[end]} if modulated else {}
+        (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:end], **given)
         return Plain(params, carry, more), (grads, without_time(loss, several))
 
     return step

@@ -20,11 +20,10 @@ from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
 from ..learn.choice import is_auto
 from ..learn.compiled import compile_traced
-from ..learn.core import KEEP, RAISE, Core
+from ..learn.core import KEEP, RAISE
 from ..learn.how import how_to_learn, how_to_learn_best
 from ..learn.locating import refuse, refuse_losses
 from ..learn.options import (
-    check_loss,
     first_of,
     per_step,
     refuse_bad_mask,
@@ -50,8 +49,8 @@ from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
-from .packing import CompiledFunction, pack, same_in_carry, unpack
-from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad
+from .packing import CompiledFunction, pack, same_after, same_in_carry, unpack
+from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad, only_loss
 
 LARGE = 100_000  # numbers that a program may have as constants
 _REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
@@ -293,7 +292,7 @@ class PureLearner(PlainRunMixin):
                 core = compiled.core
                 steps = core.window_length(window, length)
                 run = Run(length, steps, fresh, progress, split)
-                loss = _only_loss(core)
+                loss = only_loss(core)
                 if not self.rule.modulated:
                     refuse_constant('loss_fn', core)
                 given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
@@ -316,7 +315,7 @@ class PureLearner(PlainRunMixin):
         split = split_of(leaves, (carry, inputs))
         given = split, captured, leaves, carry, inputs, targets, mask, extra
         like = (leaves, None), carry
-        made = on_any_mesh(jitted, given, like, inputs, split, self._same_after)
+        made = on_any_mesh(jitted, given, like, inputs, split, partial(same_after, self._shared))
         (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
@@ -355,22 +354,18 @@ class PureLearner(PlainRunMixin):
         split = split_of(leaves, (carry, inputs))
         given = split, captured, leaves, carry, inputs
         like = None, carry
-        outs, new = on_any_mesh(jitted, given, like, inputs, split, self._same_after)
+        outs, new = on_any_mesh(
+            jitted, given, like, inputs, split, partial(same_after, self._shared)
+        )
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
             refuse(compiled.core, unpack(compiled, carry), block, new)
         return outs, new
 
-    @property
     def _shared(self) -> set[str]:
         """The names of the traces that all samples share."""
         return {str(key) for key in self.compiled_step().core.shared}
-
-    def _same_after(self, made: tuple[Any, Carry]) -> tuple[Any, Carry]:
-        """Of a result and a carry, what is the same on all devices over which samples are cut."""
-        result, carry = made
-        return jax.tree.map(lambda _: False, result), same_in_carry(self._shared, carry)
 
     def _large_constants(
         self, loss_fn: Callable | None, params: Any, carry: Carry, inputs: Any, targets: Any
@@ -402,16 +397,3 @@ class PureLearner(PlainRunMixin):
 
 def _shape(a: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
-
-
-def _only_loss(core: Core) -> Any:
-    """The type of the one loss that the user's function gives."""
-    outs = core.program.step.outs
-    if len(outs) != 1 or outs[0].aval.ndim > 1:
-        got = f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.'
-        raise ValueError(
-            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got} What else '
-            'you want to see at each step `evolve` gives as the outputs of the step.'
-        )
-    check_loss('loss_fn', outs[0].aval)
-    return outs[0].aval

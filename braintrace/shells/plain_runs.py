@@ -12,6 +12,7 @@ from jax import export
 from jax.sharding import Mesh
 
 from ..learn.cache import Cache
+from ..learn.core import Core
 from ..learn.exporting import (
     Plain,
     check_for_any_batch,
@@ -24,6 +25,7 @@ from ..learn.exporting import (
     unwrapped,
 )
 from ..learn.how import How
+from ..learn.options import check_loss
 from ..learn.placing import BATCH, UNITS, place
 from ..learn.saving import Snapshot, check_about, check_carry, describe
 
@@ -57,6 +59,19 @@ def check_for_grad(loss_fn: Any, carry: Any) -> None:
     if not callable(loss_fn):
         raise TypeError(f'`{call}`: `loss_fn` must be a function, got {type(loss_fn).__name__}.')
     check_carry_type(carry, call)
+
+
+def only_loss(core: Core) -> Any:
+    """The type of the one loss that the user's function gives."""
+    outs = core.program.step.outs
+    if len(outs) != 1 or outs[0].aval.ndim > 1:
+        got = f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.'
+        raise ValueError(
+            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got} What else '
+            'you want to see at each step `evolve` gives as the outputs of the step.'
+        )
+    check_loss('loss_fn', outs[0].aval)
+    return outs[0].aval
 
 
 class PlainRunMixin:
