@@ -75,8 +75,8 @@ __all__ = [
     'Atom', 'ClosedJaxpr', 'FunctionPrimitive', 'Jaxpr', 'JaxprEqn', 'Literal',
     'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
     'close_jaxpr', 'explicit_mesh', 'frames', 'identity_primitive', 'is_complex', 'is_float',
-    'new_jaxpr', 'open_jaxpr', 'part', 'prune', 'real_dtype', 'run_jaxpr', 'subjaxprs', 'trace',
-    'trace_context', 'type_of', 'varying_axes',
+    'mesh_axes', 'new_jaxpr', 'open_jaxpr', 'part', 'prune', 'real_dtype', 'run_jaxpr',
+    'subjaxprs', 'trace', 'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
 
@@ -291,23 +291,25 @@ _WHERE_IT_VARIES = ('manual_axis_type', 'vma')  # of an abstract value, from JAX
 
 def _per_device() -> Primitive:
     """A program of one device's values inside `jax.shard_map`: outside, its results count as other
-    ones on every device; inside, no value says on which axes of the mesh it varies."""
+    ones along the axes of the mesh `varies`, for each result; inside, no value says on which axes
+    it varies."""
     from jax.interpreters import mlir
 
-    def shapes(first: Any, *_: Any, program: Any) -> list[Any]:
+    def shapes(first: Any, *_: Any, program: Any, varies: Any) -> list[Any]:
         name = next(n for n in _WHERE_IT_VARIES if hasattr(first, n))
-        varies, mesh = {name: getattr(first, name)}, first.sharding.mesh
+        kind, mesh = type(getattr(first, name)), first.sharding.mesh
 
-        def one(a: Any) -> Any:
+        def one(a: Any, axes: Any) -> Any:
             sharding = NamedSharding(mesh, PartitionSpec(*[None] * a.ndim))
-            return jax.core.ShapedArray(a.shape, a.dtype, sharding=sharding, **varies)
+            where = {name: axes if issubclass(kind, frozenset) else kind(varying=axes)}
+            return jax.core.ShapedArray(a.shape, a.dtype, sharding=sharding, **where)
 
-        return [one(v.aval) for v in program.jaxpr.outvars]
+        return [one(v.aval, axes) for v, axes in zip(program.jaxpr.outvars, varies, strict=True)]
 
     def run(*args: Any, program: Any) -> list[Any]:
         return eval_jaxpr(program.jaxpr, program.consts, *args)
 
-    def lower(ctx: Any, *args: Any, program: Any) -> Any:
+    def lower(ctx: Any, *args: Any, program: Any, varies: Any) -> Any:
         plain = [jax.core.ShapedArray(a.shape, a.dtype) for a in ctx.avals_in]
         rule = mlir.lower_fun(run, multiple_results=True)
         return rule(ctx.replace(avals_in=plain), *args, program=program)
@@ -337,6 +339,12 @@ def varying_axes(tree: Any) -> frozenset:
     types = [jax.typeof(a) for a in jax.tree.leaves(tree) if isinstance(a, jax.core.Tracer)]
     said = [getattr(t, n) for t in types for n in _WHERE_IT_VARIES if hasattr(t, n)]
     return none.union(*[getattr(axes, 'varying', axes) for axes in said])
+
+
+def mesh_axes(tree: Any) -> tuple[str, ...]:
+    """The axes of the mesh of the values of a tree, inside `jax.shard_map`, in its order."""
+    types = [jax.typeof(a) for a in jax.tree.leaves(tree) if isinstance(a, jax.core.Tracer)]
+    return next((t.sharding.mesh.axis_names for t in types if t.sharding.mesh.axis_names), ())
 
 
 def type_of(a: Any) -> tuple:

@@ -29,6 +29,7 @@ from .evaluate import (
 from .factors import Factors
 from .loop import all_steps, scan
 from .program import Program
+from .split import TOGETHER, Split
 
 
 class Moment(NamedTuple):
@@ -83,10 +84,18 @@ class Window:
             state, and is left out of all derivatives there.
         length: K.
         steps: the number of steps done before, if it is known.
+        split: how the samples are cut over devices.
     """
 
-    def __init__(self, program: Program, given: Given, length: int, steps: Any = None):
-        self.program, self.length, self.steps = program, length, steps
+    def __init__(
+        self,
+        program: Program,
+        given: Given,
+        length: int,
+        steps: Any = None,
+        split: Split = TOGETHER,
+    ):
+        self.program, self.length, self.steps, self.split = program, length, steps, split
         self.given = _stand_in(program.step.input_vars, given)
         handed = program.loop.before(given.captured, given.params)
         start, inputs = (list(given.hidden), list(given.other)), list(self.given.inputs)
@@ -184,7 +193,8 @@ class Window:
         if given.spared is not None:
             [ok] = at_k([self._ok])
             given = given._replace(spared=given.spared._replace(ok=ok[None]))
-        return Window(self.program, given, 1, None if self.steps is None else self.steps + k)
+        steps = None if self.steps is None else self.steps + k
+        return Window(self.program, given, 1, steps, self.split)
 
     # ---- values inside the steps ----
 

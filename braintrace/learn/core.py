@@ -95,7 +95,9 @@ class Core:
             (carried, totals), (inputs, cotangents, per_step) = state, x
             length = len(cotangents[0])
             here = extra._replace(steps=per_step, weights=cotangents[0])
-            asked = Block(weights, inputs, length, cotangents, here, alone, not alone, True)
+            asked = Block(
+                weights, inputs, length, cotangents, here, alone, not alone, True, run.split
+            )
             outcome = self.run(carried, asked)
             totals = add(totals[0], outcome.params), add(totals[1], outcome.weights)
             if run.progress:
@@ -114,8 +116,9 @@ class Core:
 
         def block(carried, x):
             inputs, steps = x
-            outs, carried = self.forward(weights, carried, inputs, len(steps))
-            return carried, outs
+            asked = Block(weights, inputs, len(steps), split=run.split)
+            outcome = self.run(carried, asked)
+            return outcome.carried, outcome.outs
 
         xs = list(inputs), jnp.zeros(run.length)
         carried, outs = in_blocks(block, carried, xs, run.length, run.window)
@@ -150,6 +153,11 @@ class Core:
         outcome = self.run(carried, block)
         return self._to_params(weights, outcome.params, outcome.weights), outcome.inputs
 
+    @cached_property
+    def shared(self) -> frozenset[TraceKey]:
+        """What all samples share: the same on all devices over which they are cut."""
+        return self.carrier.shared | (self.shapes.keys() - set(self._of_carrier))
+
     def advance(self, traces: Traces, window: Window) -> Traces:
         """The traces of the carrier at the end of a window."""
         return self.carrier.advance(self._own(traces), window)
@@ -170,6 +178,7 @@ class Core:
         losses = self.program.losses(window.outs) if block.is_loss else []
         after = first.carried.hidden, first.carried.other, first.carried.traces
         fine = nonfinite.all_finite((after, window.before, first.params, first.weights, losses))
+        fine = block.split.all(fine)
         if self.nonfinite == RAISE:
             more = self.counted(carried.skipped, (~fine).astype(jnp.int32))
             return first._replace(carried=first.carried._replace(skipped=more))
@@ -198,7 +207,7 @@ class Core:
     def window(self, block: Block, carried: Carried, ok: Any = None) -> Window:
         """The window of a block."""
         given = nonfinite.given_of(self, block, carried, ok)
-        return Window(self.program, given, block.length, carried.steps)
+        return Window(self.program, given, block.length, carried.steps, block.split)
 
     @staticmethod
     def counted(count: Any, more: Any) -> Any:

@@ -17,6 +17,7 @@ from jax import export
 
 from ..graph.analysis import Analysis
 from ..graph.samples import sample_axes
+from ..rules.rule import Rule
 from .data import MultiStepData, is_wrapped
 from .options import first_of
 from .saving import arrays_of, memory_of, memory_parts, traced_with
@@ -176,9 +177,23 @@ def without_time(outs: Any, several: bool) -> Any:
     return outs if several else first_of(outs)
 
 
-def step_of(learner: Any, loss_fn: Callable | None, several: bool) -> Step:
+def check_modulator(rule: Rule, modulator: Any, loss_fn: Any, any_batch: bool) -> None:
+    """Refuse a modulator that the rule does not take, or that no gradient asks for, and a gradient
+    without the one that it needs."""
+    if loss_fn is None and modulator is not None:
+        raise TypeError('`modulator` is for gradients: give `loss_fn` too.')
+    if any_batch and modulator is not None:
+        raise ValueError(
+            '`modulator` cannot be exported for any number of samples: export it for one batch '
+            'size, without `any_batch`.'
+        )
+    if loss_fn is not None:
+        rule.check_modulator(modulator)
+
+
+def step_of(learner: Any, loss_fn: Callable | None, several: bool, modulated: bool = False) -> Step:
     """A step of a learner of a plain function, or a block of several; `out` is what the model
-    gives, or with a loss `(grads, loss)`."""
+    gives, or with a loss `(grads, loss)`. The last input may be a modulator."""
     count = len(learner.example[2])
 
     def step(plain: Plain, *inputs: Any) -> tuple[Plain, Any]:
@@ -188,7 +203,9 @@ def step_of(learner: Any, loss_fn: Callable | None, several: bool) -> Step:
         if loss_fn is None:
             out, carry = learner.evolve(params, carry, xs)
             return Plain(params, carry, more), without_time(out, several)
-        (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:])
+        end = len(inputs) - modulated
+        given = {'modulator': inputs[end]} if modulated else {}
+        (grads, loss), carry = learner.grad(loss_fn, params, carry, xs, *inputs[count:end], **given)
         return Plain(params, carry, more), (grads, without_time(loss, several))
 
     return step

@@ -94,7 +94,7 @@ def _whole(core: Core, carried: Carried, block: Block) -> Outcome:
     settled = _settle(core, carried, block)
     made = _leaving_out(core, carried, block, settled)
     shared = [a for key, a in made.carried.traces.items() if key not in core.trace_axes]
-    fine = all_finite((made.params, made.weights, shared))
+    fine = block.split.all(all_finite((made.params, made.weights, shared)))
     made = made._replace(outs=_outs(core, block, settled, made.outs))
     if block.is_loss:
         made = made._replace(inputs={})
@@ -103,7 +103,8 @@ def _whole(core: Core, carried: Carried, block: Block) -> Outcome:
     stays = stays._replace(outs=_outs(core, block, settled, None))
     chosen: Outcome = jax.tree.map(lambda a, b: jnp.where(fine, a, b), made, stays)
     more = jnp.where(fine, (~settled.ok).sum(), settled.ok.size).astype(jnp.int32)
-    after = chosen.carried._replace(skipped=core.counted(carried.skipped, more))
+    skipped = core.counted(carried.skipped, block.split.total(more))
+    after = chosen.carried._replace(skipped=skipped)
     return chosen._replace(carried=after)
 
 
@@ -178,7 +179,7 @@ def _settle(core: Core, carried: Carried, block: Block) -> Settled:
         if core.trace_axes and block.keep:
             own = core.with_traces(carried) if block.alone else carried
             fine = fine & _advance_by_steps(core, own.traces, window, fine)[1]
-        return fine, (fine != ok).any()
+        return fine, ~block.split.all((fine == ok).all())
 
     everybody = jnp.ones((block.length, core.samples.size), bool)
     ok, _ = jax.lax.while_loop(lambda s: s[1], again, (everybody, jnp.array(True)))

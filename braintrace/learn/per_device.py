@@ -1,5 +1,9 @@
 """Learners inside `jax.shard_map`, which by default checks where on a mesh values vary, and on
-meshes with explicit axes, where the type of a value says how it lies."""
+meshes with explicit axes, where the type of a value says how it lies.
+
+Inside `jax.shard_map` samples are taken to be cut along the axes of the mesh on which states and
+inputs vary and parameters do not. Where parameters vary too, every device has a model of its own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,19 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec, auto_axes
 
-from .._jax import PER_DEVICE, explicit_mesh, varying_axes
+from .._jax import PER_DEVICE, explicit_mesh, mesh_axes, varying_axes
+from ..engine.split import TOGETHER, Split
+
+Marks = Callable[[Any], Any]  # for what a function gives, a tree of what is the same on all devices
+
+
+def split_of(params: Any, values: Any) -> Split:
+    """How the samples of states and inputs are cut, beside these parameters."""
+    cut = varying_axes(values) - varying_axes(params)
+    if not cut:
+        return TOGETHER
+    axes = tuple(axis for axis in mesh_axes(values) if axis in cut)
+    return Split(axes, jax.lax.axis_size(axes), jax.lax.axis_index(axes))
 
 
 def _said_to_vary(a: Any, axes: frozenset) -> Any:
@@ -18,10 +34,10 @@ def _said_to_vary(a: Any, axes: frozenset) -> Any:
     return jax.lax.pcast(a, missing, to='varying') if missing else a
 
 
-def per_device(f: Callable, *args: Any) -> Any:
+def per_device(f: Callable, args: tuple, split: Split, same: Marks) -> Any:
     """`f(*args)`. Inside `jax.shard_map` that checks on which axes values vary, the results vary
-    wherever some argument does, and `f` itself is not checked: it need not say for each value that
-    it makes where that varies."""
+    wherever some argument does, but for those that are the `same` wherever samples are cut; and `f`
+    itself is not checked: it need not say for each value that it makes where that varies."""
     axes = varying_axes(args)
     if not axes:
         return f(*args)
@@ -30,16 +46,22 @@ def per_device(f: Callable, *args: Any) -> Any:
     leaves = [_said_to_vary(jnp.asarray(a), axes) for a in given]
 
     def flat(*leaves: Any) -> list[Any]:
-        outs, structure['out'] = jax.tree.flatten(f(*structure['in'].unflatten(leaves)))
+        made = f(*structure['in'].unflatten(leaves))
+        structure['same'] = jax.tree.leaves(same(made))
+        outs, structure['out'] = jax.tree.flatten(made)
         return outs
 
     program = jax.make_jaxpr(flat)(*[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in leaves])
-    return structure['out'].unflatten(PER_DEVICE.bind(*leaves, program=program))
+    varies = tuple(axes - set(split.axes) if mark else axes for mark in structure['same'])
+    made = PER_DEVICE.bind(*leaves, program=program, varies=varies)
+    return structure['out'].unflatten(made)
 
 
-def on_any_mesh(f: Callable, args: tuple, outs_like: Any, inputs: Any) -> Any:
-    """`per_device(f, *args)`. On a mesh with explicit axes `f` need not say how each value that it
-    makes lies: inside of it the axes are automatic.
+def on_any_mesh(
+    f: Callable, args: tuple, outs_like: Any, inputs: Any, split: Split, same: Marks
+) -> Any:
+    """`per_device(f, args, split, same)`. On a mesh with explicit axes `f` need not say how each
+    value that it makes lies: inside of it the axes are automatic.
 
     Args:
         f: the function.
@@ -47,10 +69,12 @@ def on_any_mesh(f: Callable, args: tuple, outs_like: Any, inputs: Any) -> Any:
         outs_like: a tree like what `f` gives: arguments that the results lie like, or None for
             those that follow the samples.
         inputs: sequences, with steps and samples as first axes.
+        split: how the samples are cut.
+        same: what of the results is the same wherever they are.
     """
     mesh = explicit_mesh(args)
     if mesh is None:
-        return per_device(f, *args)
+        return per_device(f, args, split, same)
     shapes = jax.tree.map(_plain_shape, args)
     made = jax.eval_shape(f, *shapes)
     first = jax.tree.leaves(inputs)[0]

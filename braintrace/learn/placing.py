@@ -19,7 +19,7 @@ from .._jax import Var
 from ..frontends.base import HIDDEN, OTHER, PARAM
 from ..plan.keys import TraceKey
 from ..step import Leaf
-from .core import Core
+from .core import KEEP, Core
 from .records import Carried, Run, Weights
 from .stateful import CompiledModel, Learning
 
@@ -139,7 +139,9 @@ def _traces(core: Core, placed: Placement) -> dict[TraceKey, Any]:
     step = core.program.step
 
     def two_steps(captured, params, hidden, other, inputs):
-        carried = Carried(hidden, other, core.init(params), jnp.zeros((), jnp.int32))
+        none = jnp.zeros((), jnp.int32)
+        skipped = None if core.nonfinite == KEEP else none
+        carried = Carried(hidden, other, core.init(params), none, skipped)
         return core.evolve(Weights(captured, params), carried, inputs, Run(2, 1))[1].traces
 
     def shapes(variables: Sequence[Var], shardings: Sequence[Any], *time: int) -> list[Any]:

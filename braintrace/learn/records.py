@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from ..engine.split import TOGETHER, Split
 from ..rules.carrier import Contribution, Traces
 from ..rules.signals import NO_EXTRA, Extra
 
@@ -30,12 +31,14 @@ class Carried(NamedTuple):
 
 class Run(NamedTuple):
     """How a sequence is run: its length, the steps of a block, whether it stands alone (zero traces
-    before, none wanted after), whether a progress bar is shown."""
+    before, none wanted after), whether a progress bar is shown, how samples are cut over
+    devices."""
 
     length: int
     window: int
     fresh: bool = False
     progress: bool = False
+    split: Split = TOGETHER
 
 
 class Block(NamedTuple):
@@ -51,6 +54,7 @@ class Block(NamedTuple):
         alone: nothing came before.
         keep: the traces go on.
         is_loss: the graded outputs are losses.
+        split: how samples are cut over devices.
     """
 
     weights: Weights
@@ -61,6 +65,7 @@ class Block(NamedTuple):
     alone: bool = False
     keep: bool = True
     is_loss: bool = False
+    split: Split = TOGETHER
 
 
 class Outcome(NamedTuple):

@@ -121,6 +121,12 @@ class Carrier(ABC):
         keeps its part of these; the others need nothing, since a window leaves it out itself."""
         return {}
 
+    @property
+    def shared(self) -> frozenset[TraceKey]:
+        """The traces that all samples share. Where these are cut over devices (`window.split`), the
+        carrier keeps them the same on all of them."""
+        return frozenset()
+
     def loses(self, way: Passage) -> str | None:
         """What this step of an influence loses by the way it is carried, in words; None where it
         is kept whole. A carrier that does not say it is taken to lose everything that crosses the

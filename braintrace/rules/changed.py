@@ -55,6 +55,10 @@ class Changed(Carrier):
             return 'a function of the user changes the traces'
         return self.inner.loses(way)
 
+    @property
+    def shared(self) -> frozenset[TraceKey]:
+        return self.inner.shared
+
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         return self.inner.sample_axes(samples)
 

@@ -5,6 +5,7 @@
     A <- c_0/p_0 Phi A + sum_k c_k/p_k dh_b/dy_k
 
 The c are random signs. The p balance the norms of the two factors, which keeps the variance low.
+Every sample has its own.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from ..engine.split import Split
 from ..engine.window import Window
 from ..ops.axes import spread, spread_gradient, spread_shape
 from ..plan.kept import Passage
-from ..plan.keys import trace_type
+from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
-from .random_bits import KEY, Draw, as_key, norm, signs, squares
+from .random_bits import KEY, Draw, as_key, signs, squares
 from .whole_state import SampleState, TracedUse
 
 U, A = 'u', 'A'  # the kinds of the two factors
@@ -46,6 +48,10 @@ class Kronecker(Carrier):
     @property
     def window_step_bytes(self) -> int:
         return self.state.bytes_of_a_step
+
+    @property
+    def shared(self) -> frozenset[TraceKey]:
+        return frozenset({KEY})
 
     def init(self) -> Traces:
         traces: Traces = {KEY: jax.random.key_data(as_key(self.seed))}
@@ -70,7 +76,7 @@ class Kronecker(Carrier):
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         Phi, dys, xs = self.state.influence_of_uses(window)
-        key, use_key = jax.random.split(jax.random.wrap_key_data(traces[KEY]))
+        key, use_keys = jax.random.split(jax.random.wrap_key_data(traces[KEY]))
         new: Traces = {KEY: jax.random.key_data(key)}
         for i, u in enumerate(self.state.uses):
             y, sample = _labels(u)
@@ -78,22 +84,40 @@ class Kronecker(Carrier):
             if u.op.axes.x is None:
                 new[u.key.of(A)] = (moved + dys[i].sum(1)).astype(moved.dtype)
                 continue
-            shape = (window.length + 1,)
-            c = self.draw(jax.random.fold_in(use_key, i), shape, self.state.dtype)
-            new |= self._mixed(u, traces[u.key.of(U)], moved, xs[i], dys[i], c)
+            factors = _Factors(self.state.operand_axis(u), u, traces[u.key.of(U)], moved)
+            use_key = jax.random.fold_in(use_keys, i)
+            new |= self._mixed(factors, xs[i], dys[i], use_key, window.split)
         return new
 
-    def _mixed(self, u: TracedUse, old_u: Any, moved: Any, x: Any, dy: Any, c: Any) -> Traces:
-        """The two factors of a use after a window, with the signs `c`, (K + 1,)."""
-        x = jax.vmap(partial(spread, u.op))(x)
-        p0 = jnp.sqrt((norm([moved]) + self.eps) / (norm([old_u]) + self.eps))
-        p = jnp.sqrt((_norm_along(dy, 1) + self.eps) / (_norm_along(x, 0) + self.eps))
-        new_u = c[0] * p0 * old_u + jnp.tensordot(c[1:] * p, x, 1)
-        new_A = c[0] / p0 * moved + jnp.tensordot(c[1:] / p, jnp.moveaxis(dy, 1, 0), 1)
+    def _mixed(self, old: _Factors, x: Any, dy: Any, key: Any, split: Split) -> Traces:
+        """The two factors of a use after a window, from x, `(K, ...)`, and `(element, K, *y)`."""
+        use, s = old.use, old.s
+        x = jax.vmap(partial(spread, use.op))(x)
+
+        def size(labels: str, a: jax.Array, kept: str) -> Any:
+            """The norm for each sample; of all of them together where they are not told apart."""
+            sums = jnp.einsum(f'{labels}->{kept}', squares(a))
+            return jnp.sqrt(sums if s else split.total(sums)) + self.eps
+
+        p0 = jnp.sqrt(size(f'Y{old.y}', old.moved, s) / size(old.x, old.u, s))
+        p = jnp.sqrt(size(f'YZ{old.y}', dy, f'Z{s}') / size(f'Z{old.x}', x, f'Z{s}'))
+        c = self._signs(old, len(x) + 1, key, split)
+        new_u = jnp.einsum(f'{s},{old.x}->{old.x}', c[0] * p0, old.u)
+        new_u += jnp.einsum(f'Z{s},Z{old.x}->{old.x}', c[1:] * p, x)
+        new_A = jnp.einsum(f'{s},Y{old.y}->Y{old.y}', c[0] / p0, old.moved)
+        new_A += jnp.einsum(f'Z{s},YZ{old.y}->Y{old.y}', c[1:] / p, dy)
         return {
-            u.key.of(U): new_u.astype(old_u.dtype),
-            u.key.of(A): new_A.astype(moved.dtype),
+            use.key.of(U): new_u.astype(old.u.dtype),
+            use.key.of(A): new_A.astype(old.moved.dtype),
         }
+
+    def _signs(self, old: _Factors, count: int, key: Any, split: Split) -> jax.Array:
+        """So many for each sample, `(count, samples)`; `(count,)` where they are not told apart."""
+        if not old.s:
+            return self.draw(key, (count,), self.state.dtype)
+        samples = old.u.shape[old.x.index(old.s)]
+        drawn = split.here(lambda shape: self.draw(key, shape, self.state.dtype), (samples, count))
+        return drawn.T
 
     def loses(self, way: Passage) -> str | None:
         if way.use is None or way.new is None:
@@ -109,6 +133,15 @@ def _labels(u: TracedUse) -> tuple[str, str]:
     return y, '' if u.sample_axis < 0 else y[u.sample_axis]
 
 
-def _norm_along(a: jax.Array, axis: int) -> jax.Array:
-    """The norm of each slice along an axis."""
-    return jnp.sqrt(squares(a).sum(axis=tuple(i for i in range(a.ndim) if i != axis)))
+class _Factors:
+    """The factors of a use before they are mixed, and the labels of their axes: `u` of `x`, `moved`
+    of `Y` and `y`; `s` is the samples' in both, '' where `u` has none."""
+
+    def __init__(self, axis: int, use: TracedUse, u: jax.Array, moved: jax.Array):
+        self.use, self.u, self.moved = use, u, moved
+        self.y, sample = _labels(use)
+        self.s = sample if axis >= 0 else ''
+        labels = list(ascii_lowercase[-u.ndim :] if u.ndim else '')
+        if self.s:
+            labels[axis] = self.s
+        self.x = ''.join(labels)

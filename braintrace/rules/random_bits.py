@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from ..engine.split import TOGETHER, Split
 from ..plan.keys import TraceKey
 
 KEY = TraceKey(kind='key')  # where a stream is kept
@@ -45,9 +46,9 @@ def as_key(seed: Any) -> Any:
     return jax.random.key(seed)
 
 
-def norm(leaves: Sequence[Any]) -> Any:
-    """The Euclidean norm of all leaves together."""
-    return jnp.sqrt(sum(squares(a).sum() for a in leaves))
+def norm(leaves: Sequence[Any], split: Split = TOGETHER) -> Any:
+    """The Euclidean norm of all leaves together, on all devices over which they are cut."""
+    return jnp.sqrt(split.total(sum(squares(a).sum() for a in leaves)))
 
 
 def squares(a: jax.Array) -> jax.Array:

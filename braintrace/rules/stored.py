@@ -107,6 +107,11 @@ class Stored(BlockCarrier):
     def advance(self, traces: Traces, window: Window) -> Traces:
         return self._stored(self.inner.advance(self._whole(traces), window), window.steps)
 
+    @property
+    def shared(self) -> frozenset[TraceKey]:
+        shared = self.inner.shared
+        return (shared | {rest_of(key) for key in shared}) & self._stored_keys
+
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         axes = self.inner.sample_axes(samples)
         rest = {rest_of(key): a for key, a in axes.items() if rest_of(key) in self._stored_keys}

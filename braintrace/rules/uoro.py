@@ -16,6 +16,8 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
+from .._jax import Var
+from ..engine.split import Split
 from ..engine.window import Window
 from ..ops.axes import gradient
 from ..plan.kept import Passage
@@ -61,6 +63,10 @@ class RankOne(BlockCarrier):
         return distinct(TraceKey(group=leaf.path, kind=S) for leaf in self.state.leaves)
 
     @property
+    def shared(self) -> frozenset[TraceKey]:
+        return frozenset({KEY, *[p.key for p in self.params]})
+
+    @property
     def step_bytes(self) -> int:
         return 0
 
@@ -83,20 +89,24 @@ class RankOne(BlockCarrier):
         key, use = jax.random.split(jax.random.wrap_key_data(traces[KEY]))
         keys = jax.random.split(use, len(self._states))
         pairs = zip(keys, self.state.vars, strict=True)
-        nu = [self.draw(k, v.aval.shape, v.aval.dtype) for k, v in pairs]
+        nu = [self._signs(window.split, k, v) for k, v in pairs]
         moved = self._moved(traces, window)
         # Credit and change of a complex value are conjugate: both have nu as their parts.
         pulled = window.reverse(self.state.cotangents([jnp.conj(a) for a in nu]))
-        M = [pulled.params[p.number] for p in self.params]
+        M = window.split.total([pulled.params[p.number] for p in self.params])
         old = [traces[p.key] for p in self.params]
-        r0 = jnp.sqrt((norm(old) + self.eps) / (norm(moved) + self.eps))
-        r1 = jnp.sqrt((norm(M) + self.eps) / (norm(nu) + self.eps))
+        r0 = jnp.sqrt((norm(old) + self.eps) / (norm(moved, window.split) + self.eps))
+        r1 = jnp.sqrt((norm(M) + self.eps) / (norm(nu, window.split) + self.eps))
         new: Traces = {KEY: jax.random.key_data(key)}
         for state, a, b in zip(self._states, moved, nu, strict=True):
             new[state] = (r0 * a + r1 * b).astype(traces[state].dtype)
         for p, a, b in zip(self.params, old, M, strict=True):
             new[p.key] = (a / r0 + b / r1).astype(a.dtype)
         return new
+
+    def _signs(self, split: Split, key: Any, v: Var) -> jax.Array:
+        """Those of the samples here."""
+        return split.here(lambda shape: self.draw(key, shape, v.aval.dtype), v.aval.shape)
 
     def _moved(self, traces: Traces, window: Window) -> list[Any]:
         """`Phi s`."""

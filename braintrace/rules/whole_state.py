@@ -23,7 +23,7 @@ from ..engine import through
 from ..engine.window import Cotangents, Window
 from ..errors import NotSupportedError
 from ..graph.compile import Graph
-from ..graph.samples import sample_axes
+from ..graph.samples import Samples, find_samples, sample_axes
 from ..graph.sources import Origin, weight_program
 from ..graph.structure import Structure
 from ..graph.uses import Use
@@ -120,37 +120,50 @@ class WholeState:
     def influence(self, window: Window, params: Sequence[FloatParam]) -> tuple[Any, list[Any]]:
         """`Phi[element, element]`, and `M[element, *parameter]` for each parameter: one pull for
         each element."""
-        return self.pull(window, params, jnp.eye(self.size, dtype=self.dtype))
+        entry, M = self.pull(window, params, [jnp.conj(a) for a in self.ones()])
+        return jax.vmap(self.credit_row)(entry), M
 
-    def pull(
-        self, window: Window, params: Sequence[FloatParam], rows: jax.Array
-    ) -> tuple[jax.Array, list[Any]]:
-        """Rows of credit, `[row, element]`, through the window: `rows Phi[row, element]` and
-        `rows M[row, *parameter]` for each parameter."""
-        numbers = [p.number for p in params]
+    def ones(self) -> list[jax.Array]:
+        """Changes of the state by one element at a time, `[element, *leaf]` for each leaf."""
 
         def one(row):
             split = zip(jnp.split(row, self._cuts), self.vars, strict=True)
-            credit = [_credit_of_leaf(p, v, v.aval.shape) for p, v in split]
-            entry, pulled = through.pull(window, self._by_number(credit), numbers)
-            return self.credit_row(_leaves(entry)), [pulled[i] for i in numbers]
+            return [_change_of_leaf(p, v) for p, v in split]
 
-        return jax.vmap(one)(rows)
+        return jax.vmap(one)(jnp.eye(self.size, dtype=self.dtype))
+
+    def pull(
+        self, window: Window, params: Sequence[FloatParam], credit: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Rows of credit of the exit state through the window: `[row, *leaf]` for each leaf to the
+        same of the entry state, and `[row, *parameter]` for each parameter."""
+        numbers = [p.number for p in params]
+
+        def one(credit):
+            entry, pulled = through.pull(window, self._by_number(credit), numbers)
+            return _leaves(entry), [pulled[i] for i in numbers]
+
+        return jax.vmap(one)(self._as_state(credit))
 
     def push(
-        self, window: Window, params: Sequence[FloatParam], rows: jax.Array, changes: Sequence[Any]
-    ) -> jax.Array:
-        """Rows of changes of the state, `[row, element]`, and of each parameter,
-        `[row, *parameter]`, through the window: the changes of the state at its exit."""
+        self,
+        window: Window,
+        params: Sequence[FloatParam],
+        state: Sequence[Any],
+        changes: Sequence[Any],
+    ) -> list[Any]:
+        """Rows of changes of the entry state, `[row, *leaf]` for each leaf, and of the parameters,
+        `[row, *parameter]`, through the window: the changes of the exit state."""
 
-        def one(row, changes):
-            split = zip(jnp.split(row, self._cuts), self.vars, strict=True)
-            state = [_change_of_leaf(p, v) for p, v in split]
+        def one(state, changes):
             by_number = {p.number: a for p, a in zip(params, changes, strict=True)}
-            exit = through.push(window, self._by_number(state), by_number)
-            return jnp.concatenate([p.ravel() for a in _leaves(exit) for p in _parts(a)])
+            return _leaves(through.push(window, self._by_number(state), by_number))
 
-        return jax.vmap(one)(rows, list(changes))
+        return jax.vmap(one)(self._as_state(state), list(changes))
+
+    def _as_state(self, rows: Sequence[Any]) -> list[Any]:
+        """Rows for each leaf, of its type."""
+        return [a.astype(v.aval.dtype) for a, v in zip(rows, self.vars, strict=True)]
 
     def changed(self, window: Window, state: Sequence[Any]) -> list[Any]:
         """The change of the exit state, leaf by leaf, from that of the entry state."""
@@ -254,6 +267,20 @@ class SampleState(WholeState):
         """For each use of a weight the axis of y that counts samples; None where samples are not
         independent, or there are none."""
         return sample_axes(self.graph.analysis)
+
+    @cached_property
+    def _samples(self) -> Samples:
+        return find_samples(self.graph.analysis)
+
+    def operand_axis(self, u: TracedUse) -> int:
+        """The axis that counts samples of what multiplies the weight, as `spread` makes it; -1 for
+        none."""
+        if u.sample_axis < 0 or u.op.axes.x is None:
+            return -1
+        if u.op.line_up_x is None:
+            return u.op.axes.x.find(u.sample_label)
+        axis = self._samples.axes.get(u.use.x_var) if u.use.x_var is not None else None
+        return -1 if axis is None else axis
 
     @cached_property
     def structure(self) -> Structure:

@@ -20,11 +20,10 @@ from ..graph.flatten import ControlFlowPolicy
 from ..learn.cache import Cache, signature
 from ..learn.choice import is_auto
 from ..learn.compiled import compile_traced
-from ..learn.core import KEEP, RAISE, Core
+from ..learn.core import KEEP, RAISE
 from ..learn.how import how_to_learn, how_to_learn_best
 from ..learn.locating import refuse, refuse_losses
 from ..learn.options import (
-    check_loss,
     first_of,
     per_step,
     refuse_bad_mask,
@@ -35,7 +34,7 @@ from ..learn.options import (
     unread,
     weigh,
 )
-from ..learn.per_device import on_any_mesh, per_device
+from ..learn.per_device import on_any_mesh, per_device, split_of
 from ..learn.records import Block, Run
 from ..learn.shapes import (
     check_time,
@@ -50,8 +49,8 @@ from ..rules.signals import Extra
 from ..show.code.learner import code_of
 from ..show.code.signatures import of_function
 from ..show.report import CompilationReport
-from .packing import CompiledFunction, pack, unpack
-from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad
+from .packing import CompiledFunction, pack, same_after, same_in_carry, unpack
+from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad, only_loss
 
 LARGE = 100_000  # numbers that a program may have as constants
 _REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
@@ -231,12 +230,13 @@ class PureLearner(PlainRunMixin):
             inputs = inputs_for(state, known, inputs, lambda: self.compiled_step().core)
             core = self._compiled(None, skeleton.with_params(leaves), state, inputs, ()).core
             named = {str(key): trace for key, trace in core.init(leaves).items()}
-            none = jnp.zeros((), jnp.int32)
-            return Carry(state, named, none, None if core.nonfinite == KEEP else none)
+            steps, skipped = jnp.zeros((2,), jnp.int32)  # buffers of their own: may be donated
+            return Carry(state, named, steps, None if core.nonfinite == KEEP else skipped)
 
         if shardings is not None:
             return jax.jit(begin, out_shardings=shardings)(leaves, state)
-        return per_device(begin, leaves, state)
+        split = split_of(leaves, state)
+        return per_device(begin, (leaves, state), split, partial(same_in_carry, self._shared))
 
     def grad(
         self,
@@ -286,13 +286,13 @@ class PureLearner(PlainRunMixin):
         def make() -> Callable:
             self._cache.count(loss_fn, 'loss_fn')
 
-            def gradient(length, captured, leaves, carry, inputs, targets, mask, extra):
+            def gradient(length, split, captured, leaves, carry, inputs, targets, mask, extra):
                 params, data = skeleton.with_params(leaves), first_of((inputs, targets))
                 compiled = self._compiled(loss_fn, params, carry.state, *data)
                 core = compiled.core
                 steps = core.window_length(window, length)
-                run = Run(length, steps, fresh, progress)
-                loss = _only_loss(core)
+                run = Run(length, steps, fresh, progress, split)
+                loss = only_loss(core)
                 if not self.rule.modulated:
                     refuse_constant('loss_fn', core)
                 given, mask = mask, spread_mask(mask, (length, *loss.shape), loss.dtype)
@@ -312,8 +312,10 @@ class PureLearner(PlainRunMixin):
         extra = Extra(signal, per_step(modulator, length))
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(loss_fn, params, carry, *first_of((inputs, targets)))
-        given = captured, leaves, carry, inputs, targets, mask, extra
-        made = on_any_mesh(jitted, given, ((leaves, None), carry), inputs)
+        split = split_of(leaves, (carry, inputs))
+        given = split, captured, leaves, carry, inputs, targets, mask, extra
+        like = (leaves, None), carry
+        made = on_any_mesh(jitted, given, like, inputs, split, partial(same_after, self._shared))
         (grads, losses), new = made
         if self._how.nonfinite == RAISE:
             data = first_of((inputs, targets))
@@ -334,10 +336,11 @@ class PureLearner(PlainRunMixin):
         leaves, skeleton = self._take_apart(params)
 
         def make() -> Callable:
-            def go_on(length, captured, leaves, carry, inputs):
+            def go_on(length, split, captured, leaves, carry, inputs):
                 params = skeleton.with_params(leaves)
                 compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
-                run = Run(length, compiled.core.window_length(window, length))
+                steps = compiled.core.window_length(window, length)
+                run = Run(length, steps, split=split)
                 weights, carried = compiled.weights(leaves, captured), unpack(compiled, carry)
                 data = jax.tree.leaves(inputs)
                 outs, after = compiled.core.evolve(weights, carried, data, run)
@@ -348,12 +351,21 @@ class PureLearner(PlainRunMixin):
         key = 'evolve', window, skeleton
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
         captured = self._large_constants(None, params, carry, first_of(inputs), ())
-        outs, new = on_any_mesh(jitted, (captured, leaves, carry, inputs), (None, carry), inputs)
+        split = split_of(leaves, (carry, inputs))
+        given = split, captured, leaves, carry, inputs
+        like = None, carry
+        outs, new = on_any_mesh(
+            jitted, given, like, inputs, split, partial(same_after, self._shared)
+        )
         if self._how.nonfinite == RAISE:
             compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
             block = Block(compiled.weights(leaves), jax.tree.leaves(inputs), length)
             refuse(compiled.core, unpack(compiled, carry), block, new)
         return outs, new
+
+    def _shared(self) -> set[str]:
+        """The names of the traces that all samples share."""
+        return {str(key) for key in self.compiled_step().core.shared}
 
     def _large_constants(
         self, loss_fn: Callable | None, params: Any, carry: Carry, inputs: Any, targets: Any
@@ -385,16 +397,3 @@ class PureLearner(PlainRunMixin):
 
 def _shape(a: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(jnp.shape(a), jnp.result_type(a))
-
-
-def _only_loss(core: Core) -> Any:
-    """The type of the one loss that the user's function gives."""
-    outs = core.program.step.outs
-    if len(outs) != 1 or outs[0].aval.ndim > 1:
-        got = f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.'
-        raise ValueError(
-            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got} What else '
-            'you want to see at each step `evolve` gives as the outputs of the step.'
-        )
-    check_loss('loss_fn', outs[0].aval)
-    return outs[0].aval

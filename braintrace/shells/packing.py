@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import jax
 
 from ..frontends.function import TracedFunction
 from ..learn.compiled import Compiled
@@ -36,3 +39,21 @@ def pack(compiled: CompiledFunction, carried: Carried) -> Carry:
     named = {str(key): trace for key, trace in carried.traces.items()}
     state = compiled.traced.state(carried.hidden, carried.other)
     return Carry(state, named, carried.steps, carried.skipped)
+
+
+def same_in_carry(shared: Callable[[], set[str]], carry: Carry) -> Carry:
+    """What of a carry is the same on all devices over which samples are cut: the traces that all of
+    them share, by name, and the counters."""
+    names = shared()
+    return Carry(
+        jax.tree.map(lambda _: False, carry.state),
+        {name: name in names for name in carry.traces},
+        True,
+        None if carry.skipped is None else True,
+    )
+
+
+def same_after(shared: Callable[[], set[str]], made: tuple[Any, Carry]) -> tuple[Any, Carry]:
+    """The same of a result, which every device has its own of, and a carry."""
+    result, carry = made
+    return jax.tree.map(lambda _: False, result), same_in_carry(shared, carry)

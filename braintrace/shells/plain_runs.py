@@ -12,9 +12,11 @@ from jax import export
 from jax.sharding import Mesh
 
 from ..learn.cache import Cache
+from ..learn.core import Core
 from ..learn.exporting import (
     Plain,
     check_for_any_batch,
+    check_modulator,
     export_for_any_batch,
     export_plain,
     finish_of,
@@ -23,6 +25,7 @@ from ..learn.exporting import (
     unwrapped,
 )
 from ..learn.how import How
+from ..learn.options import check_loss
 from ..learn.placing import BATCH, UNITS, place
 from ..learn.saving import Snapshot, check_about, check_carry, describe
 
@@ -56,6 +59,19 @@ def check_for_grad(loss_fn: Any, carry: Any) -> None:
     if not callable(loss_fn):
         raise TypeError(f'`{call}`: `loss_fn` must be a function, got {type(loss_fn).__name__}.')
     check_carry_type(carry, call)
+
+
+def only_loss(core: Core) -> Any:
+    """The type of the one loss that the user's function gives."""
+    outs = core.program.step.outs
+    if len(outs) != 1 or outs[0].aval.ndim > 1:
+        got = f'shape {outs[0].aval.shape}.' if len(outs) == 1 else f'{len(outs)} arrays.'
+        raise ValueError(
+            f'`loss_fn` must return one loss, a scalar or one for each sample, got {got} What else '
+            'you want to see at each step `evolve` gives as the outputs of the step.'
+        )
+    check_loss('loss_fn', outs[0].aval)
+    return outs[0].aval
 
 
 class PlainRunMixin:
@@ -151,6 +167,7 @@ class PlainRunMixin:
         update: Callable | None = None,
         more: Any = None,
         any_batch: bool = False,
+        modulator: Any = None,
     ) -> dict[str, Any]:
         """Write one step of a stream, or a block of steps, as a file of `jax.export` for cpu, cuda
         and tpu, which a process with jax alone can run: `values, out = call(values, *inputs)`.
@@ -169,6 +186,8 @@ class PlainRunMixin:
             any_batch: for any number of samples, where the first axis of all states, inputs and
                 outputs is the batch and no sample touches another. All values but parameters and
                 `more` have the samples first; gradient and loss are means over samples.
+            modulator: for the rules that take one, an example of that of a step, with time as
+                first axis for a block. It is the last input then.
 
         Returns:
             The values to begin with, a flat dict of arrays.
@@ -176,8 +195,10 @@ class PlainRunMixin:
         self.check(carry)
         inputs, several = unwrapped(example_inputs)
         finish = finish_of(loss_fn, update, more is not None)
+        check_modulator(self._how.rule, modulator, loss_fn, any_batch)
         if not any_batch:
-            step = step_of(self, loss_fn, several)
+            step = step_of(self, loss_fn, several, modulator is not None)
+            inputs = inputs if modulator is None else (*inputs, modulator)
             return export_plain(path, Plain(params, carry, more), step, finish, inputs)
         alone, carries = self._for_each_sample(params, carry)
         step = step_of(alone, loss_fn, several)

@@ -122,24 +122,28 @@ def placed(rule, axes, kind=AxisType.Auto):
 
 
 def manual(rule):
-    """The distance of gradients inside `jax.shard_map` with its defaults, and of those without it
-    afterwards."""
-    mesh = mesh_of(data=4)
-    learner = braintrace.compile(step, rule, P, S, X[0], **OPTIONS.get(rule, {}))
-    given = dict(window=1, modulator=0.5 if learner.rule.modulated else None)
+    """The distance of gradients and carry inside `jax.shard_map` with its defaults, where the carry
+    comes from outside and goes there again, and of gradients without it afterwards."""
+    mesh, by_sample = mesh_of(data=4), PartitionSpec(None, 'data')
+    learner, given, true, after = on_one_device(rule)
+    of_carry = jax.tree.map(lambda s: s.spec, learner.shardings(mesh, units=None)[1])
 
-    def one(p, s, x, y):
-        (grads, _), _ = learner.grad(error, p, learner.init(p, s), x, y, **given)
-        return jax.lax.pmean(grads, 'data')
+    def one(p, carry, x, y):
+        (grads, _), carry = learner.grad(error, p, carry, x, y, **given)
+        return jax.lax.pmean(grads, 'data'), carry
 
-    spec = PartitionSpec
-    by_sample = spec(None, 'data')
     f = jax.shard_map(
-        one, mesh=mesh, in_specs=(spec(), spec('data'), by_sample, by_sample), out_specs=spec()
+        one,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), of_carry, by_sample, by_sample),
+        out_specs=(PartitionSpec(), of_carry),
     )
-    found = f(P, S, X, Y)
-    (true, _), _ = learner.grad(error, P, learner.init(P, S), X, Y, **given)
-    return difference(found, true)
+    grads, carry = f(P, learner.init(P, S), X, Y)
+    (again, _), _ = learner.grad(error, P, learner.init(P, S), X, Y, **given)
+    return {
+        'gradient': max(difference(grads, true), difference(again, true)),
+        'carry': difference([carry.state, carry.traces], [after.state, after.traces]),
+    }
 
 
 def module(directory):
@@ -196,6 +200,7 @@ def cases():
     yield 'd_rtrl', 'both', AxisType.Explicit
     yield 'rtrl', 'units', AxisType.Explicit
     yield 'pp_prop', 'batch', AxisType.Explicit
+    yield 'low_rank', 'batch', AxisType.Explicit
 
 
 if __name__ == '__main__':
@@ -203,7 +208,9 @@ if __name__ == '__main__':
         'placed': {
             f'{rule}, {axes}, {kind.name}': placed(rule, axes, kind) for rule, axes, kind in cases()
         },
-        'manual': {rule: manual(rule) for rule in ('d_rtrl', 'rtrl', 'eprop')},
+        'manual': {
+            rule: manual(rule) for rule in ('d_rtrl', 'eprop', 'uoro', 'kf_rtrl', 'low_rank')
+        },
         'module': module(sys.argv[1]),
     }
     print(json.dumps(found))

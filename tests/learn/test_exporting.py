@@ -210,6 +210,18 @@ def first(a):
     return a[0]
 
 
+def test_a_modulator_is_the_last_input(tmp_path):
+    learner = braintrace.compile(gated, 'three_factor', PARAMS, jnp.ones((2, 3)), X[0])
+    carry, given = learner.init(PARAMS, jnp.ones((2, 3))), dict(loss_fn=error, modulator=1.0)
+    values = learner.export(tmp_path / 'it', PARAMS, carry, X[0], Y[0], **given)
+    call = jax.export.deserialize((tmp_path / 'it').read_bytes()).call
+    _, (grads, _) = call(values, X[0], Y[0], 0.5)
+    (true, _), _ = learner.grad(error, PARAMS, carry, X[:1], Y[:1], modulator=0.5)
+    np.testing.assert_allclose(grads['param.W'], true['W'], rtol=1e-10)
+    with pytest.raises(ValueError, match='`modulator`.*any_batch'):
+        learner.export(tmp_path / 'it', PARAMS, carry, X[0], Y[0], **given, any_batch=True)
+
+
 def bs_module(batch):
     class Quiet(Net):
         def update(self, x):

@@ -62,6 +62,10 @@ def test_the_other_samples_and_steps_go_on(case):
         h = leaky(P, h, x)[0]
     np.testing.assert_allclose(carry.state[1], h)
     assert carry.skipped == 1 and carry.steps == T and np.isfinite(losses).all()
+    mesh = jax.make_mesh((1,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+    placed = learner.init(P, jnp.array(H), shardings=learner.shardings(mesh)[1])
+    for begin in (placed, learner.init(P, jnp.array(H))):
+        jax.jit(lambda c: c, donate_argnums=0)(begin)  # no buffer is there twice
     if loss is each:
         assert losses[BAD] == 0
     lost = H.copy()

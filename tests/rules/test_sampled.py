@@ -12,7 +12,7 @@ from inside import program_and_window, with_random_key
 import braintrace
 from braintrace.plan.keys import TRACE
 from braintrace.rules.kf_rtrl import Kronecker
-from braintrace.rules.low_rank import BOUND, LowRank, U
+from braintrace.rules.low_rank import BOUND, LowRank
 from braintrace.rules.random_bits import norm
 from braintrace.rules.rtrl import Rtrl, RtrlOfSamples
 from braintrace.rules.uoro import RankOne
@@ -86,7 +86,7 @@ def test_kf_rtrl_is_unbiased(name):
         layout, window = window_of(name, 3, 1)
 
         def one(c):
-            carrier = Kronecker(layout, draw=lambda key, shape, dtype: c)
+            carrier = Kronecker(layout, draw=lambda key, shape, dtype: jnp.broadcast_to(c, shape))
             return product(carrier.advance(start, window))
 
         return jax.vmap(one)(all_signs), RtrlOfSamples(layout).advance(product(start), window)
@@ -106,7 +106,8 @@ def test_low_rank_reports_a_bound_that_holds(rank):
         for k in range(3):
             window = window_of('gru', 3, k)[1]
             a, b = low.advance(a, window), full.advance(b, window)
-            parts = [jnp.tensordot(a[U], a[key.of('V')], 1) - J for key, J in b.items()]
+            [U] = [trace.reshape(len(trace), -1).T for key, trace in a.items() if key.kind == 'U']
+            parts = [jnp.tensordot(U, a[key.of('V')], 1) - J for key, J in b.items()]
             J = jnp.concatenate([J.reshape(len(J), -1) for J in b.values()], 1)
             best = jnp.linalg.svd(J, compute_uv=False)[rank:]
             found.append((norm(parts), a[BOUND], norm([best])))
