@@ -169,6 +169,7 @@ def streams(by_case, reference):
     yield '| learner | microseconds a step | against 0.2.6 |\n|---|---|---|'
     learners = {
         'plain function': 'pure stream',
+        'an empty call with the arguments and results of that': 'empty stream',
         'brainstate module, `etrace_stream`': 'own stream',
         "brainstate module, in brainstate's `jit`": 'stream',
         "backpropagation of the one step alone, no traces, in brainstate's `jit`": 'floor',

@@ -18,6 +18,7 @@ from worker import CASES, LINEAR, OURS, driver, own_streamed, streamed
 import braintrace
 
 LARGEST = SIZES[-1]
+TRACED_BY_REFERENCE = {'gru': ('Wz', 'Wh'), 'lif': ('W', 'R')}
 WHILE = 0.3  # seconds of a turn
 
 
@@ -41,8 +42,9 @@ def by_bptt(cell, shape):
     return make
 
 
-def in_own_loop(cell, rule, shape):
-    """A user's own loop with a gradient in it, summed over the steps."""
+def in_own_loop(cell, rule, shape, same_work=False):
+    """A user's own loop with a gradient in it, summed over the steps; for the same work only of the
+    weights to which 0.2.6 gives one."""
 
     def make():
         xs, ys = data(shape)
@@ -50,6 +52,8 @@ def in_own_loop(cell, rule, shape):
         algorithm = getattr(braintrace, rule)
         learner = braintrace.compile(net, algorithm, xs[0], batch_size=shape[2], **options)
         weights = net.states(brainstate.ParamState)
+        if same_work:
+            weights = {k: s for k, s in weights.items() if k[1] in TRACED_BY_REFERENCE[cell]}
 
         @brainstate.transform.jit
         def run(xs, ys):
@@ -87,6 +91,7 @@ ALL = {
     },
     **{f'one gradient: {named(*c)}': by_rule(*c) for c in EVERY_RULE},
     **{f'own loop: {named(*c)}': in_own_loop(*c) for c in LOOPS},
+    **{f'own loop, same work: {named(*c)}': in_own_loop(*c, same_work=True) for c in LOOPS},
     'stream in brainstate jit': partial(streamed, 200),
     'etrace_stream': partial(own_streamed, 200),
     **{f'BPTT, {cell}': by_bptt(cell, LARGEST) for cell in ('gru', 'lstm', 'lif')},

@@ -195,7 +195,8 @@ def moved(params, grads):
 
 
 def pure_stream(steps=STREAMED):
-    """Microseconds for one step of the same GRU as a plain function."""
+    """Microseconds for one step of the same GRU as a plain function, and for a call with the same
+    arguments and results that does nothing else."""
 
     def step(p, h, x):
         sig = jax.nn.sigmoid
@@ -218,13 +219,17 @@ def pure_stream(steps=STREAMED):
         (grads, _), carry = learner.grad(mean_square, params, carry, x, window=1)
         return moved(params, grads), carry
 
-    def run():
+    @partial(jax.jit, donate_argnums=(0, 1))
+    def empty(params, carry, x):
+        return jax.tree.map(jnp.negative, (params, carry))
+
+    def run(step):
         p, c = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
         for t in range(steps):
-            p, c = one(p, c, xs[t % 8])
+            p, c = step(p, c, xs[t % 8])
         return p
 
-    return microseconds_of_a_step(run, steps)
+    return [microseconds_of_a_step(partial(run, step), steps) for step in (one, empty)]
 
 
 def mean_square(out):
@@ -341,7 +346,9 @@ def main():
         say(case='own stream', us=microseconds_of_a_step(own_streamed(STREAMED), STREAMED))
         floor = streamed(STREAMED, traces=False)
         say(case='floor', us=microseconds_of_a_step(floor, STREAMED))
-        say(case='pure stream', us=pure_stream())
+        us, of_empty = pure_stream()
+        say(case='pure stream', us=us)
+        say(case='empty stream', us=of_empty)
         say(case='rtrl', ms=rtrl())
         say(case='compiling', seconds=compiling())
         for case, traces in (('memory', True), ('memory of BPTT', False)):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +23,9 @@ import brainstate  # noqa: E402
 if _double and not jax.config.read('jax_enable_x64'):
     # importing brainstate resets the precision; the user's choice stands
     brainstate.environ.set(precision=64)
+
+
+MOVING = 't', 'i'  # of `brainstate.environ`: they change from step to step
 
 
 class StatefulStep(NamedTuple):
@@ -160,8 +165,11 @@ def surroundings() -> Surroundings:
     that move with time (`t`, `i` and arrays)."""
     settings, moving = [], {}
     for name, value in brainstate.environ.all().items():
+        if isinstance(value, str | int) and name not in MOVING:
+            settings.append((name, value))
+            continue
         leaves, tree = jax.tree.flatten(value)
-        if name in ('t', 'i') or any(isinstance(a, jax.Array | np.ndarray) for a in leaves):
+        if name in MOVING or any(isinstance(a, jax.Array | np.ndarray) for a in leaves):
             moving[name] = value
         else:
             known = [a if isinstance(a, Hashable) else id(a) for a in leaves]
@@ -194,31 +202,29 @@ class _Watch:
 
     def __init__(self, model: Any):
         self._model = model
-        self._places: list[tuple[Any, Any, Any]] = []
+        self._places: list[tuple[Callable[[], Any], Any]] = []
         self._found: Watched | None = None
 
     def states(self) -> Watched:
-        if self._found is None or any(
-            [_entry(owner, key) is not state for owner, key, state in self._places]
-        ):
+        if self._found is None or any([look() is not state for look, state in self._places]):
             states = all_states(self._model)
-            self._places = [(*_owner(self._model, path), s) for path, s in states.items()]
+            self._places = [(_place(self._model, path), s) for path, s in states.items()]
             self._found = Watched(states, tuple([id(s) for s in states.values()]))
         return self._found
 
 
-def _entry(owner: Any, key: Any) -> Any:
-    """The attribute or item `key` of a module or container."""
-    if isinstance(key, str) and not isinstance(owner, dict):
-        return getattr(owner, key, None)
-    return owner[key]
-
-
-def _owner(model: Any, path: tuple) -> tuple[Any, Any]:
-    """Who holds the state at this path, and under which name."""
+def _place(model: Any, path: tuple) -> Callable[[], Any]:
+    """What there is now where the state of this path was found."""
     for key in path[:-1]:
-        model = _entry(model, key)
-    return model, path[-1]
+        model = _entry(model, key)()
+    return _entry(model, path[-1])
+
+
+def _entry(owner: Any, key: Any) -> Callable[[], Any]:
+    """A look at the attribute or item `key` of a module or container."""
+    if isinstance(key, str) and not isinstance(owner, dict):
+        return partial(getattr, owner, key, None)
+    return partial(operator.getitem, owner, key)
 
 
 # ---- transformations of functions that write states ----
@@ -251,18 +257,33 @@ def compiled(f: Callable, held: Callable[[], Watched]) -> _Compiled:
     return _Compiled(f, held)
 
 
+class _Met(NamedTuple):
+    """What a function does to states: the stateful function that is traced, the states that it
+    reads or writes, and which of them it writes, by number."""
+
+    stateful: Any
+    states: list
+    written: list[int]
+
+    def is_like(self, other: _Met) -> bool:
+        """Whether the same states are read and the same written."""
+        same = [id(s) for s in self.states] == [id(s) for s in other.states]
+        return same and self.written == other.written
+
+
 class _Compiled:
     def __init__(self, f: Callable, held: Callable[[], Watched]):
         self._f, self._held = f, held
         self._key: Any = None
-        self._states: list = []
-        self._traced: Any = None
+        self._met = _Met(None, [], [])
+        self._is_new = False
+        self._writers: list[Callable[[Any], None]] = []
         self._jitted: Callable = f
 
     def states(self, *args: Any) -> list:
         """The states that it reads or writes, for arguments like these."""
         self._prepare(args)
-        return list(self._states)
+        return list(self._met.states)
 
     def pure(self, values: list, *args: Any) -> tuple[list, Any]:
         """The new values of `states(*args)` and the result, from the old values."""
@@ -278,37 +299,46 @@ class _Compiled:
         settings, moving = surroundings()
         key = settings, self._held().key
         if key != self._key:
-            self._traced, self._states = self._trace(moving, args)
-            self._jitted = jax.jit(self._pure)
+            self._met, self._is_new = self._trace(moving, args), True
+            written = [self._met.states[i] for i in self._met.written]
+            # the setter itself: `state.value = ...` gets there by a detour
+            self._writers = [partial(type(s).value.fset, s) for s in written]
+            self._jitted = jax.jit(self._changes)
             self._key = key
         return moving
 
     def __call__(self, *args: Any) -> Any:
         moving = self._prepare(args)
-        new, out = self._jitted([s.value for s in self._states], moving, args)
-        for state, value in zip(self._states, new, strict=True):
-            state.value = value
+        new, out = self._jitted([s.value for s in self._met.states], moving, args)
+        for write, value in zip(self._writers, new, strict=True):
+            write(value)
         return out
 
-    def _trace(self, moving: Mapping[str, Any], args: tuple) -> tuple[Any, list]:
+    def _trace(self, moving: Mapping[str, Any], args: tuple) -> _Met:
         def run(moving, *args):
             with within(moving):
                 return self._f(*args)
 
-        traced = brainstate.transform.StatefulFunction(run, return_only_write=False, name='step')
+        stateful = brainstate.transform.StatefulFunction(run, return_only_write=False, name='step')
         with brainstate.check_state_value_tree():
-            return traced, list(traced.get_states(moving, *args))
+            states = list(stateful.get_states(moving, *args))
+        written = {id(s) for s in stateful.get_write_states(moving, *args)}
+        return _Met(stateful, states, [i for i, s in enumerate(states) if id(s) in written])
+
+    def _changes(self, values: list, moving: dict, args: tuple) -> tuple[list, Any]:
+        """The new values of the states that are written, and the result."""
+        new, out = self._pure(values, moving, args)
+        return [new[i] for i in self._met.written], out
 
     def _pure(self, values: list, moving: dict, args: tuple) -> tuple[list, Any]:
-        traced, self._traced = self._traced, None
-        if traced is None:  # other shapes than the first time
-            traced, states = self._trace(moving, args)
-            if [id(s) for s in states] != [id(s) for s in self._states]:
-                raise ValueError(
-                    'With inputs of this shape the step meets other states than before: make a '
-                    'new stream for them.'
-                )
-        return traced.jaxpr_call(values, moving, *args)
+        met = self._met if self._is_new else self._trace(moving, args)
+        self._is_new = False
+        if not met.is_like(self._met):
+            raise ValueError(
+                'With inputs of this shape the step meets other states than before: make a new '
+                'stream for them.'
+            )
+        return met.stateful.jaxpr_call(values, moving, *args)
 
 
 # ---- a step that says what is wrong with it ----

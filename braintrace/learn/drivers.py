@@ -316,7 +316,7 @@ def stream(
         update_weights(grads)
         return first_of((losses, aux) if asked.has_aux else losses)
 
-    return learning.framework.compiled(one, learning.held)
+    return learning.framework.compiled(one, learning.watch())
 
 
 # ---- running without a loss ----

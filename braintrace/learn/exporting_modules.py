@@ -54,7 +54,7 @@ class _Part:
 
     def __init__(self, learning: Learning, f: Callable, inputs: tuple, names: Mapping[int, str]):
         self.memory, self._held = learning.memory, learning.framework.held
-        self._run = learning.framework.compiled(f, learning.held)
+        self._run = learning.framework.compiled(f, learning.watch())
         self.states = list(self._run.states(*inputs))
         self.names = dict(names)
         for state in self.states:

@@ -44,8 +44,8 @@ def learn_and_save(
     def cut(start):
         return jax.tree.map(lambda a: jnp.asarray(a)[start : start + piece], data)
 
-    run = learning.framework.compiled(one, learning.held)
-    run_last = learning.framework.compiled(one, learning.held)  # of another length, if any
+    run = learning.framework.compiled(one, learning.watch())
+    run_last = learning.framework.compiled(one, learning.watch())  # of another length, if any
     known = {id(holder) for holder in kept}
     others = [s for s in run.states(*cut(0)) if id(s) not in known]
     more: dict[str, Any] = {f'met_{i}': s for i, s in enumerate(others)}

@@ -93,10 +93,14 @@ class Learning(NamedTuple):
     own: Own
     extra: Callable[[Any, int, int], Extra]
 
+    def watch(self) -> Callable[[], Watched]:
+        """Says at each call which states the model holds by then, and how it is built."""
+        key = 'watch', _Same(self.model)
+        return self.own.cache.get(key, lambda: self.framework.watch(self.model))
+
     def held(self) -> Watched:
         """The states that the model holds now, and how it is built."""
-        key = 'watch', _Same(self.model)
-        return self.own.cache.get(key, lambda: self.framework.watch(self.model))()
+        return self.watch()()
 
     def identities(self) -> tuple[int, ...]:
         """The identities of these objects."""

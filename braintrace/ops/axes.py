@@ -172,7 +172,8 @@ def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
     """`gradient` for an x that `spread` has made and that may have been averaged over time."""
     if op.spread is None:
         return gradient(op, x, dy)
-    return jnp.einsum(f'Z{op.axes.x},Z{op.axes.y}->{op.axes.w}', x, dy)
+    assert x is not None
+    return _over_steps(f'Z{op.axes.x}', x, f'Z{op.axes.y}', dy, op.axes.w)
 
 
 def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) -> jax.Array:
@@ -237,10 +238,19 @@ def _beside(op: Op, values: jax.Array) -> jax.Array:
     return jnp.expand_dims(values, [lead + k for k, c in enumerate(op.axes.trace) if c not in y])
 
 
+def _over_steps(xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.Array:
+    """`einsum('xs,ys->out')` of two arrays with the steps first, without that axis where there is
+    one step: XLA would turn an operand round for it."""
+    assert xs[0] == ys[0] == 'Z'
+    if len(x) == len(y) == 1:
+        return _einsum(f'{xs[1:]},{ys[1:]}->{out}', jnp.squeeze(x, 0), jnp.squeeze(y, 0))
+    return _einsum(f'{xs},{ys}->{out}', x, y)
+
+
 def _sum_of_products(op: Op, xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.Array:
     """`einsum('xs,ys->out')`, as a plain sum where that is faster."""
     if op.line_up_y is None or set(op.axes.x or ()) != set(op.axes.y):
-        return _einsum(f'{xs},{ys}->{out}', x, y)
+        return _over_steps(xs, x, ys, y, out)
     # Nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it.
     order = [*out, *[c for c in ys if c not in out]]
 

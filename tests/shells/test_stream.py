@@ -75,8 +75,9 @@ def test_a_stream_is_learning_step_by_step():
     def values(learner):
         return {k: s.value for k, s in learner.path_to_states.items()}
 
-    learner, descend, step = start()
-    expected = learner.etrace_learn(X, Y, step_fn=lambda x, y: step(x, y)[0], update=descend)
+    learner, descend_too, step_too = start()
+    by_step = {'step_fn': lambda x, y: step_too(x, y)[0], 'update': descend_too}
+    expected = learner.etrace_learn(X, Y, **by_step)
     live, descend, step = start()
     once = live.etrace_stream(step_fn=step, update=descend, has_aux=True)
     found = [once(x, y) for x, y in zip(X, Y, strict=True)]
@@ -84,6 +85,13 @@ def test_a_stream_is_learning_step_by_step():
     np.testing.assert_allclose([aux for _, aux in found], X.sum((1, 2)), atol=1e-12)
     assert_same(values(live), values(learner))
     assert live.running_index.value == T
+
+    for net in (learner, live):  # what is written between two steps counts
+        for held in (*net.path_to_states.values(), *net.etrace.values()):
+            held.value = jax.tree.map(lambda a: 0.5 * a, held.value)
+    learner.etrace_learn(X[:1], Y[:1], **by_step)
+    once(X[0], Y[0])
+    assert_same(values(live), values(learner))
 
     before = values(live)  # whatever fails, nothing is lost
     with pytest.raises(TypeError):
