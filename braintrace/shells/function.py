@@ -54,7 +54,10 @@ from .packing import CompiledFunction, pack, unpack
 from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad
 
 LARGE = 100_000  # numbers that a program may have as constants
-_REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
+_REMEDY = (
+    'Give both for the same samples: `init(params, state)` makes a carry for any number. Time is '
+    'the first axis of a sequence, samples are the second.'
+)
 
 
 class Example(NamedTuple):
