@@ -82,9 +82,12 @@ def _init_states(model: brainstate.nn.Module, batch_size: int | None) -> None:
         sizes = {} if batch_size is None else {'batch_size': batch_size}
         brainstate.nn.init_all_states(model, **sizes)
     except TypeError as error:
-        if batch_size is None:
-            error.add_note('`compile` made the states without `batch_size=`: does one need it?')
-        raise
+        if batch_size is not None:
+            raise
+        raise TypeError(
+            f'The states cannot be made: {error} `compile` was given no `batch_size=`: does one of '
+            'them need it?'
+        ) from error
 
 
 def compile_module(
