@@ -54,6 +54,9 @@ class Rule:
     modulated: bool = False
     config: Callable[..., ETraceConfig | None] = _no_coordinates
 
+    def __repr__(self) -> str:
+        return f'Rule({self.name!r}, {self.carrier.__name__})'
+
     @property
     def credits(self) -> tuple[str, ...]:
         """The kinds of credit it has, the usual one first."""

@@ -54,10 +54,7 @@ from .packing import CompiledFunction, pack, unpack
 from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad
 
 LARGE = 100_000  # numbers that a program may have as constants
-_REMEDY = (
-    'Give both for the same samples: `init(params, state)` makes a carry for any number. Time is '
-    'the first axis of a sequence, samples are the second.'
-)
+_REMEDY = 'Samples are the second axis of `xs`, after time; `init` takes a state for any number.'
 
 
 class Example(NamedTuple):
