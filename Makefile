@@ -73,9 +73,9 @@ bench: .venv/ready .venv-reference/ready
 devices: .venv/ready
 	$(BIN)/python benchmarks/devices.py docs/many_devices.md
 
-# The charts of that page, from the figures that were measured last.
+# The charts of that page and its first section, from the figures that were measured last.
 charts: .venv/ready
-	$(BIN)/python benchmarks/charts.py
+	$(BIN)/python benchmarks/charts.py docs/benchmarks.md
 
 .venv-reference/ready:
 	$(PYTHON) -m venv .venv-reference

@@ -1,13 +1,16 @@
 """Charts of the stored figures: time and error by rule and size, memory over length.
 
-`python benchmarks/charts.py` draws them again from `figures.json`, which `run.py` writes.
+`python benchmarks/charts.py [PAGE.md]` draws them again from `figures.json`, which `run.py` writes,
+and says anew at the top of the page what counts.
 """
 
 import json
 import pathlib
+import sys
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from page import in_short, with_section
 
 HERE = pathlib.Path(__file__).parent
 FIGURES = HERE / 'figures.json'
@@ -169,7 +172,7 @@ def memory(worker, rows):
     for y, (_, mine, other) in enumerate(of_model):
         right.plot(mine / 1e6, y, 'o', color=OURS)
         if other:
-            right.plot(other / 1e6, y, 'D', color=THEIRS, markersize=5, zorder=1)
+            right.plot(other / 1e6, y, 'D', color=THEIRS, markersize=9, zorder=1)
     right.set_yticks(range(len(of_model)), [SHORT.get(r, r) for r, _, _ in of_model])
     right.set_xscale('log')
     name = f'{cell.upper()} {"-".join(map(str, shape))}'
@@ -185,5 +188,13 @@ def memory(worker, rows):
     )
 
 
+def main(page=None):
+    figures = json.loads(FIGURES.read_text())
+    draw(figures)
+    if page is not None:
+        file = pathlib.Path(page)
+        file.write_text(with_section(file.read_text(), in_short(figures)))
+
+
 if __name__ == '__main__':
-    draw(json.loads(FIGURES.read_text()))
+    main(*sys.argv[1:2])

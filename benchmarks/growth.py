@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
-from page import table_row, with_section
+from page import in_short, table_row, with_section
 from run import store
 
 import braintrace
@@ -250,8 +250,7 @@ def main(page=None):
     print(text)
     if page is not None:
         file = pathlib.Path(page)
-        for section in text.split('\n\n## '):
-            section = section if section.startswith('## ') else f'## {section}'
+        for section in [in_short(figures), *text.split('\n\n## ')]:
             file.write_text(with_section(file.read_text(), section))
 
 

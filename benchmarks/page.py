@@ -18,9 +18,7 @@ LowRankRTRL and UORO have exact credit inside windows by default, so that their 
 longer blocks. SnAp of 0.2.6 leaves out the reset gate of a
 GRU; ours follows it to all units it reaches, which costs more.
 
-![Microseconds a step of every rule, by model and size, beside 0.2.6 and BPTT](charts/time.png)
-
-![Relative error of the gradient of every rule beside BPTT's, by model and size](charts/error.png)
+<details><summary>The table</summary>
 
 | model | rule | us a step, ours | 0.2.6 | BPTT | bytes of traces, ours | 0.2.6 \
 | ours, cosine and error | 0.2.6 | ours, window 16 |
@@ -32,12 +30,19 @@ what it lets cross the window's edge. Relative error of the gradient in
 float64, the mean of ten nets with random weights; inputs-units-batch-steps beside the model. \
 Both libraries have the same weights and data.
 
+<details><summary>The table</summary>
+
 | model | rule | window 1, ours | 0.2.6 | window 4, ours | 0.2.6 |
 |---|---|---|---|---|---|"""
-MEMORY_CHART = (
-    '![Memory of a gradient over the length of the sequence, of D_RTRL and of BPTT; bytes of the '
-    'traces of each rule](charts/memory.png)'
-)
+FOLDED = '\n</details>\n'  # after a long table
+CHARTS = """\
+![Microseconds a step of every rule, by model and size, beside 0.2.6 and BPTT](charts/time.png)
+
+![Relative error of the gradient of every rule beside BPTT's, by model and size](charts/error.png)
+
+![Memory of a gradient over the length of the sequence, of D_RTRL and of BPTT; bytes of the traces \
+of each rule](charts/memory.png)
+"""
 REMARKS = {
     'kappa': (
         'The filter of e-prop is the memory of a leaky read-out, seen from the weights below. The '
@@ -61,13 +66,61 @@ class of linear layers differs. Keep the machine idle meanwhile: it takes about 
 """
 
 
-def report(ours, theirs, starts):
-    """The cases of `worker.py`: rows of ours, of the reference, and seconds of whole processes."""
-    by_case = {row['case']: row for row in ours}
-    yield (
+def beginning():
+    return (
         f'# Benchmarks\n\nMeasured by `make bench` on {cpu()}, {platform.system()}, float32, best '
         'of several calls, each library in its own environment.\n'
     )
+
+
+def in_short(figures):
+    """What counts, in a few lines and the charts: the first section of the page."""
+    (ours, theirs), rules = figures['worker'], figures['rules']
+    by_case = {row['case']: row for row in ours}
+    to_bptt, faster = [], []
+    for row in sequences(ours):
+        bptt = find(ours, 'BPTT', row['cell'], row['shape'])
+        to_bptt.append(row['ms'] / bptt['ms'])
+        faster.append(find(theirs, row['case'], row['cell'], row['shape'])['ms'] / row['ms'])
+    stream = by_case['pure stream']['us']
+    reference = next(row for row in theirs if row['case'] == 'stream')['us']
+    short, *_, long = by_case['memory']['bytes'].items()
+    other = {key(row): row for row in rules[1]}
+    shared = [(row, other[key(row)]) for row in rules[0] if 'us' in other.get(key(row), {})]
+    slower = sum(is_slower(*both) for both in shared)
+    return (
+        '## In short\n\n'
+        f'- **A gradient of a sequence**, online, takes {span(to_bptt, 2)} of the time of BPTT, '
+        f'and is {span(faster, 0)} times as fast as in 0.2.6: five cases, '
+        '[the first table](#one-gradient-of-a-sequence).\n'
+        f'- **A stream**, one step with its update: {stream:.0f} microseconds, '
+        f'{stream / reference:.2f} of what 0.2.6 takes.\n'
+        f'- **Memory** hardly grows with the sequence: {long[0]} steps take {long[1] / 1e6:.1f} MB '
+        f'where {short[0]} take {short[1] / 1e6:.1f}.\n'
+        f'- **Where ours is behind**: slower than 0.2.6 in {slower} of {len(shared)} cases of '
+        '[every rule](#every-rule); '
+        f'{linear_units(figures)}all of it is told below.\n\n{CHARTS}'
+    )
+
+
+def linear_units(figures):
+    """What units that act on themselves cost beside BPTT, if it was measured."""
+    if 'growth' not in figures:
+        return ''
+    ratios = [ours / bptt for *_, ours, bptt in figures['growth']['linear']]
+    return (
+        '[units that act on themselves alone](#units-that-act-on-themselves-alone) take '
+        f'{span(ratios, 2)} of the time of BPTT; '
+    )
+
+
+def span(numbers, digits):
+    return f'{min(numbers):.{digits}f} to {max(numbers):.{digits}f}'
+
+
+def report(ours, theirs, starts):
+    """The cases of `worker.py`: rows of ours, of the reference, and seconds of whole processes."""
+    by_case = {row['case']: row for row in ours}
     yield from one_gradient(ours, theirs, starts, by_case['pp_prop by hand']['ms'])
     yield from streams(by_case, next(row for row in theirs if row['case'] == 'stream')['us'])
     fused = [f'{row["cell"]} {row["ms"]:.1f} ms' for row in ours if row['case'] == 'fused']
@@ -90,7 +143,7 @@ def report(ours, theirs, starts):
         '## Memory\n\nTemporary bytes of a compiled D_RTRL driver (leaky layer 16-64, batch 4) by '
         'length of the sequence: '
         + ', '.join(f'{steps} steps {size / 1e6:.2f} MB' for steps, size in sizes)
-        + f'.\n\n{MEMORY_CHART}\n'
+        + '.\n'
     )
 
 
@@ -115,8 +168,7 @@ def one_gradient(ours, theirs, starts, by_hand):
     """The table of the cases of a whole sequence."""
     yield '## One gradient of a sequence\n'
     yield ONE_GRADIENT
-    cases = [row for row in ours if 'shape' in row and row['case'] not in ('BPTT', 'limit')]
-    for row, (our_start, their_start) in zip(cases, starts, strict=True):
+    for row, (our_start, their_start) in zip(sequences(ours), starts, strict=True):
         other = find(theirs, row['case'], row['cell'], row['shape'])
         bptt = find(ours, 'BPTT', row['cell'], row['shape'])
         limit = next(
@@ -151,6 +203,11 @@ def one_gradient(ours, theirs, starts, by_hand):
         f'once a block, at the speed of a copy ({1 / machine["gigabyte"]:.0f} GB/s), or an empty '
         f'compiled call ({machine["call"] * 1e6:.0f} us), whichever is most.\n'
     )
+
+
+def sequences(rows):
+    """The cases of a whole sequence."""
+    return [row for row in rows if 'shape' in row and row['case'] not in ('BPTT', 'limit')]
 
 
 def find(rows, case, cell, shape):
@@ -191,8 +248,9 @@ def report_rules(ours, theirs):
             continue
         pairs.append((row, other.get(key(row), {})))
         yield rule_row(*pairs[-1], bptt)
-    slower = [named(r) for r, o in pairs if 'us' in r and 'us' in o and r['us'] > o['us']]
-    yield f'\nSlower than 0.2.6: {", ".join(slower) or "none"}.\n'
+    yield FOLDED
+    slower = [named(r) for r, o in pairs if is_slower(r, o)]
+    yield f'Slower than 0.2.6: {", ".join(slower) or "none"}.\n'
     further = [named(r) for r, o in pairs if is_further(r, o)]
     yield f'Further from BPTT than 0.2.6: {", ".join(further) or "none"}.\n'
     failed = {f'{row["cell"].upper()}: {row["error"]}' for row in theirs if 'error' in row}
@@ -211,6 +269,7 @@ def report_credit(ours, theirs):
             both = [pairs[(*key(row), window)] for window in (1, 4)]
             errors = [mean(e) for mine, reference in both for e in (mine['errors'], reference)]
             yield table_row([model_of(row), row['rule'], *errors])
+    yield FOLDED
     compared = [both for both in pairs.values() if both[1]]
     in_mean = [in_windows(row) for row, other in compared if sum(row['errors']) > sum(other) + 1e-6]
     on_some = [
@@ -218,7 +277,7 @@ def report_credit(ours, theirs):
         for row, other in compared
         if behind(row, other)
     ]
-    yield f'\nFurther from BPTT than 0.2.6 in the mean: {", ".join(in_mean) or "nothing"}.'
+    yield f'Further from BPTT than 0.2.6 in the mean: {", ".join(in_mean) or "nothing"}.'
     yield f'Net by net, on some of them: {", ".join(on_some) or "nothing"}.\n'
     yield from REMARKS.values()
 
@@ -240,7 +299,8 @@ def with_section(page, section):
     """The page with another text in the place of the section of the same heading, or before the
     last one if it has none."""
     parts = page.split('\n## ')
-    heading, text = section.split('\n')[0].removeprefix('## '), section.removeprefix('## ')
+    text = section.removeprefix('## ').rstrip('\n') + '\n'
+    heading = text.split('\n')[0]
     places = [i for i, part in enumerate(parts) if part.split('\n')[0] == heading]
     at, end = (places[0], places[0] + 1) if places else (len(parts) - 1, len(parts) - 1)
     return '\n## '.join([*parts[:at], text, *parts[end:]])
@@ -252,6 +312,10 @@ def key(row):
 
 def named(row):
     return f'{row["rule"]} on {model_of(row)}'
+
+
+def is_slower(row, other):
+    return 'us' in row and 'us' in other and row['us'] > other['us']
 
 
 def is_further(row, other):

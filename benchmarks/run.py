@@ -12,7 +12,15 @@ import sys
 import time
 
 from charts import FIGURES, draw
-from page import HOW_TO_REPEAT, report, report_credit, report_rules, with_section
+from page import (
+    HOW_TO_REPEAT,
+    beginning,
+    in_short,
+    report,
+    report_credit,
+    report_rules,
+    with_section,
+)
 
 HERE = pathlib.Path(__file__).parent
 CASES = 5  # of the worker, whose processes are timed as a whole
@@ -88,6 +96,8 @@ def store(figures):
 def page_of(figures):
     """The whole page, from what was measured."""
     parts = [
+        beginning(),
+        in_short(figures),
         *report(*figures['worker'], figures['starts']),
         *report_rules(*figures['rules']),
         *report_credit(*figures['credit']),

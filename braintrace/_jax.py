@@ -21,6 +21,7 @@ What leans on internals, and what breaks if it goes:
 - `eqn.primitive.bind(*values, **eqn.params)` and `primitive.multiple_results`: `bind`. Every
   equation is evaluated so, but for calls by name below; `eval_jaxpr` of one equation is the
   slower way around.
+- `primitive.impl`: `implementation`. Without it `code` refuses primitives of other libraries.
 - Names of primitives that begin with `custom_`, `closed_call`, `core_call`: `bind`. The
   parameters of these are not those of their `bind`; a new primitive of that kind would raise
   there.
@@ -218,6 +219,23 @@ def trace(f: Callable, *args: Any) -> Traced:
     """The program of `f` on flat arguments: atoms, avals or values."""
     traced: Any = jax.make_jaxpr(f)(*[getattr(a, 'aval', a) for a in args])
     return open_jaxpr(traced)
+
+
+def implementation(eqn: JaxprEqn) -> Traced | None:
+    """What a primitive of some library is made of; None where that is no program of JAX, as for
+    those of JAX itself, whose implementation is the compiled primitive."""
+    try:
+        made = trace(functools.partial(eqn.primitive.impl, **eqn.params), *eqn.invars)
+    except Exception:  # whatever an implementation does with values that are not there
+        return None
+    return None if _calls(made.jaxpr, eqn.primitive) else made
+
+
+def _calls(jaxpr: Jaxpr, primitive: Primitive) -> bool:
+    return any(
+        eqn.primitive is primitive or any(_calls(inner, primitive) for inner in subjaxprs(eqn))
+        for eqn in jaxpr.eqns
+    )
 
 
 def subjaxprs(eqn: JaxprEqn) -> list[Jaxpr]:

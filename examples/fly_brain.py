@@ -26,6 +26,7 @@ from tqdm.auto import tqdm
 import braintrace
 
 REGIONS, WAVES = 78, 6
+LAST = 5  # seconds of the picture in which single regions are shown
 DELAY = 2  # steps of a millisecond
 MEMBRANE, SYNAPSE, ACTIVITY = np.exp(-1 / np.array([20.0, 5.0, 50.0]))  # what is left after a step
 INHIBITORY = 0.2  # of the neurons
@@ -224,13 +225,11 @@ def draw(file, fit, target, errors, window):
         image = axis.imshow(shown.T, aspect='auto', extent=extent, vmin=0, vmax=top, cmap='magma')
         axis.set(title=f'activity of the regions: {title}', xlabel='seconds', ylabel='region')
     figure.colorbar(image, ax=axes[0], label='spikes in a millisecond')
+    last = seconds > seconds[-1] - LAST
     for k in range(3):
-        axes[1, 0].plot(
-            seconds, target[: len(fit), k], f'C{k}', ls=':', label=f'region {k}: target'
-        )
-        axes[1, 0].plot(seconds, fit[:, k], f'C{k}', label='fit')
-    axes[1, 0].set(title='three regions', xlabel='seconds')
-    axes[1, 0].legend(ncol=3, fontsize='small')
+        axes[1, 0].plot(seconds[last], target[: len(fit), k][last], f'C{k}', ls=':')
+        axes[1, 0].plot(seconds[last], fit[last, k], f'C{k}')
+    axes[1, 0].set(title='three regions at the end: target dotted, fit solid', xlabel='seconds')
     axes[1, 1].semilogy(seconds, errors)
     axes[1, 1].set(title='mean squared error', xlabel='seconds')
     figure.savefig(file, dpi=120)

@@ -50,9 +50,9 @@ def test_byte_language_model(example):
 
 def test_delayed_match_to_sample(example):
     found = example('delayed_match_to_sample').train(
-        units=40, updates=220, delay=10, rate=1e-2, progress=False
+        units=40, updates=120, delay=10, rate=5e-3, progress=False
     )
-    assert found['share of right answers'] > 0.85, '0.72 with the read-out alone'
+    assert found['share of right answers'] > 0.9, '0.72 with the read-out alone'
 
 
 def test_plain_jax_and_the_command_line(example, capsys):

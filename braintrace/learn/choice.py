@@ -20,6 +20,7 @@ import jax
 
 from ..errors import NotSupportedError
 from ..graph.compile import Graph
+from ..graph.lines import frames_inside
 from ..rules.registry import find_rule
 from .core import BUDGET, Core, core_of
 from .exactness import exactness
@@ -125,7 +126,7 @@ def choose(
         warnings.warn(
             f"`memory_budget`: no rule fits into {budget} bytes. 'auto' takes {taken.rule}, the "
             f'smallest, which needs {taken.needs}.',
-            stacklevel=4,
+            stacklevel=2 + frames_inside(),
         )
     return Choice(taken, tuple(looked), budget)
 

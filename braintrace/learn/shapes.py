@@ -52,13 +52,14 @@ def explained(
 
 
 @contextlib.contextmanager
-def explained_loss(out: Any, targets: tuple) -> Iterator[None]:
-    """Inside, a loss that fails says what it was given in one step."""
+def explained_loss(out: Any, targets: tuple, name: str = 'loss_fn') -> Iterator[None]:
+    """Inside, the loss that is the argument `name` says what it was given in one step if it
+    fails."""
     try:
         yield
     except (TypeError, ValueError) as error:
         error.add_note(
-            f'`loss_fn(out, *targets)` was given {told(out)} as `out` and {told(targets)} as '
+            f'`{name}(out, *targets)` was given {told(out)} as `out` and {told(targets)} as '
             '`targets`, which are one step of the sequences behind `xs`.'
         )
         raise

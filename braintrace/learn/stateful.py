@@ -298,20 +298,22 @@ def give(
 
 @dataclass(eq=False)
 class Driving:
-    """A driver that traces a user's step: the memory of the learner it drives, and how often that
-    was called."""
+    """A driver that traces a function of the user: the memory of the learner it drives, how often
+    that was called, and what is said if it must not be."""
 
     memory: Any
     calls: int = 0
+    refusal: str | None = None
 
 
 _driving: contextvars.ContextVar[Driving | None] = contextvars.ContextVar('driving', default=None)
 
 
 @contextlib.contextmanager
-def driving(learning: Learning) -> Iterator[Driving]:
-    """Inside, a call of the learner runs the model itself: the driver compiles the whole step."""
-    here = Driving(learning.memory)
+def driving(learning: Learning, refusal: str | None = None) -> Iterator[Driving]:
+    """Inside, a call of the learner runs the model itself: the driver compiles the whole step. Or
+    it is refused, where there is something to be said about it."""
+    here = Driving(learning.memory, refusal=refusal)
     token = _driving.set(here)
     try:
         yield here
@@ -325,6 +327,8 @@ def is_driven(memory: Any, args: tuple, modulator: Any) -> bool:
     here = _driving.get()
     if here is None or here.memory is not memory:
         return False
+    if here.refusal is not None:
+        raise TypeError(here.refusal)
     here.calls += 1
     if modulator is not None:
         raise TypeError(

@@ -15,6 +15,12 @@ from ..plan.layout import Scope
 REQUIRED = object()
 TRACE_LIMIT = 2**32  # bytes that the trace of one weight may take
 
+MEANING = {  # of options without a default
+    'decay_or_rank': 'a decay in [0, 1), for instance 0.9, or a rank, a whole number',
+    'decay': 'a number in [0, 1), for instance 0.9',
+    'rank': 'a whole number, for instance 8',
+}
+
 OWN_LEAK = 'model'  # asks for the leak that the model has
 FEEDBACKS = ('symmetric', 'random', 'adaptive', 'square')
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..plan.layout import Layout, Scope
 from .carrier import SINGLE_STEP, Carrier, check_vjp_method
 from .config import ETraceConfig
-from .options import REQUIRED, checked
+from .options import MEANING, REQUIRED, checked
 from .signals import GRADIENT, Signal
 
 
@@ -54,6 +54,9 @@ class Rule:
     modulated: bool = False
     config: Callable[..., ETraceConfig | None] = _no_coordinates
 
+    def __repr__(self) -> str:
+        return f'Rule({self.name!r}, {self.carrier.__name__})'
+
     @property
     def credits(self) -> tuple[str, ...]:
         """The kinds of credit it has, the usual one first."""
@@ -69,7 +72,8 @@ class Rule:
         settled = {**self.options, **options}
         for name, value in settled.items():
             if value is REQUIRED:
-                raise TypeError(f'Rule {self.name!r} needs the option `{name}`.')
+                said = f', {MEANING[name]}' if name in MEANING else ''
+                raise TypeError(f'Rule {self.name!r} needs the option `{name}`{said}.')
             settled[name] = checked(name, value)
         self._check_feedback_key(settled)
         return settled

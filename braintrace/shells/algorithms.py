@@ -77,6 +77,19 @@ def find_algorithm(algorithm: Any) -> type[ETraceAlgorithm]:
     )
 
 
+def _init_states(model: brainstate.nn.Module, batch_size: int | None) -> None:
+    try:
+        sizes = {} if batch_size is None else {'batch_size': batch_size}
+        brainstate.nn.init_all_states(model, **sizes)
+    except TypeError as error:
+        if batch_size is not None:
+            raise
+        raise TypeError(
+            f'The states cannot be made: {error} `compile` was given no `batch_size=`: does one of '
+            'them need it?'
+        ) from error
+
+
 def compile_module(
     model: Any,
     algorithm: Any,
@@ -103,8 +116,7 @@ def compile_module(
         if vmap:
             brainstate.nn.vmap_init_all_states(model, axis_size=batch_size, state_tag='new')
         else:
-            sizes = {} if batch_size is None else {'batch_size': batch_size}
-            brainstate.nn.init_all_states(model, **sizes)
+            _init_states(model, batch_size)
 
     def compiled(learner_class: type[ETraceAlgorithm], **options: Any) -> Any:
         learner: Any = learner_class(model, **options)

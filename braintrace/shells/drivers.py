@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from numbers import Integral
 from typing import Any
 
@@ -16,7 +17,7 @@ from ..learn.options import masked_losses, sequence_length, spread_mask, weigh
 from ..learn.records import Carried
 from ..learn.resuming import learn_and_save
 from ..learn.shapes import explained_time
-from ..learn.stateful import CompiledModel, Learning, take
+from ..learn.stateful import CompiledModel, Learning, driving, take
 
 SCHEDULES = ('per_step', 'window', 'sequence_end')
 
@@ -68,6 +69,10 @@ class SequenceDriverMixin:
         learning = self._learning()
         moving = learning.framework.surroundings().moving
         return take(learning, self.compiled_step()), jax.tree.leaves(moving)
+
+    def uncalled(self, refusal: str) -> AbstractContextManager:
+        """Inside, a call of the learner is a TypeError that says `refusal`."""
+        return driving(self._learning(), refusal)
 
     def etrace_grad(
         self,

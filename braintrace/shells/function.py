@@ -53,7 +53,7 @@ from .packing import CompiledFunction, pack, same_after, same_in_carry, unpack
 from .plain_runs import Carry, PlainRunMixin, check_carry_type, check_for_grad, only_loss
 
 LARGE = 100_000  # numbers that a program may have as constants
-_REMEDY = 'Give both for the same samples: `init(params, state)` makes a carry for any number.'
+_REMEDY = 'Samples are the second axis of `xs`, after time; `init` takes a state for any number.'
 
 
 class Example(NamedTuple):

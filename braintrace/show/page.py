@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -88,9 +89,14 @@ def _drawing(picture: Picture) -> str:
     )
 
 
+def _marked(text: str) -> str:
+    """A text in which `` `names` `` are code."""
+    return re.sub('`([^`]+)`', r'<code>\1</code>', escape(text))
+
+
 def _card(node: Node) -> str:
     """What is shown about a box that is pointed at."""
-    lines = [f'<dt>{escape(word)}</dt><dd>{escape(text)}</dd>' for word, text in node.details]
+    lines = [f'<dt>{escape(word)}</dt><dd>{_marked(text)}</dd>' for word, text in node.details]
     return (
         f'<div class="card" id="of-{node.name}" role="tooltip" hidden>'
         f'<b>{escape(node.lines[0])}</b><dl>{"".join(lines)}</dl></div>'
@@ -112,7 +118,7 @@ def _parameters(report: CompilationReport) -> str:
 
 def _table_row(heads: Sequence[str], cells: Sequence[str]) -> str:
     told = [
-        f'<td data-head="{head}">{escape(cell)}</td>'
+        f'<td data-head="{head}">{_marked(cell)}</td>'
         for head, cell in zip(heads, cells, strict=True)
     ]
     return f'<tr>{"".join(told)}</tr>'
@@ -132,5 +138,5 @@ def _choice(report: CompilationReport) -> list[str]:
 
 
 def _list(lines: Iterable[str], nothing: str = '') -> str:
-    told = [f'<li>{escape(line)}</li>' for line in lines]
+    told = [f'<li>{_marked(line)}</li>' for line in lines]
     return f'<ul>{"".join(told)}</ul>' if told else f'<p>{nothing}</p>'

@@ -24,6 +24,8 @@ h2{font-size:1.1rem;margin:2rem 0 .6rem}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.4rem;list-style:none;padding:0;margin:.8rem 0 .3rem;
 font-size:13px}
 .legend li{display:flex;align-items:center;gap:.5rem}
+.legend svg{flex:none}
+code{font-size:.92em}
 .hint{color:var(--soft);font-size:13px;margin:0}
 .card{position:fixed;z-index:9;max-width:26rem;background:var(--sheet);border-radius:10px;
 border:1px solid var(--line);box-shadow:var(--shade);padding:.7rem 1rem;font-size:13px;

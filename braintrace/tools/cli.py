@@ -206,7 +206,7 @@ def _rule_names(listed: str | None) -> list[str] | None:
     try:
         return [find_rule(name).name for name in listed.split(',') if name.strip()]
     except ValueError as error:
-        raise CommandError(str(error)) from error
+        raise CommandError(str(error)) from None
 
 
 def _tell_rule(rule: str) -> None:
@@ -260,7 +260,7 @@ def _import(name: str) -> ModuleType:
         raise CommandError(
             f'there is no module {error.name!r}. Run the command in the directory that holds it, '
             'or install the package.'
-        ) from error
+        ) from None
 
 
 def _functions_of(module: ModuleType) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax
@@ -10,8 +11,9 @@ import jax.numpy as jnp
 
 from ..errors import NotSupportedError
 from ..learn.core import Core
-from ..learn.options import per_step, sequence_length
+from ..learn.options import check_loss, first_of, per_step, sequence_length
 from ..learn.records import Carried, Weights
+from ..learn.shapes import explained_loss
 from ..learn.stateful import weights_of
 from ..learn.watching import Seen, watch_step
 from ..rules.signals import Extra
@@ -76,6 +78,7 @@ def record(
     begin, change = _updating(update)
     recorder = _Recorder(subject, loss, change, chosen)
     sequences = jax.tree.map(jnp.asarray, (xs, targets, per_step(modulator, length)))
+    _check_loss(learner, subject, loss, first_of(sequences[1]))
     start = recorder.first, begin(recorder.first), subject.carried
 
     @jax.jit
@@ -83,6 +86,13 @@ def record(
         return jax.lax.scan(recorder.step, start, sequences)[1]
 
     return jax.device_get(run(start, sequences))
+
+
+_CALLS = (
+    '`record`: `loss` calls the learner. It gets the output of a step and its targets, '
+    '`loss(out, *targets)`, and computes from these; the function that calls the learner is the '
+    '`step_fn` of `etrace_grad`.'
+)
 
 
 class _Subject(NamedTuple):
@@ -162,6 +172,21 @@ def _subject_of(learner: Any, params: Any, carry: Any) -> _Subject:
     compiled = learner.compiled_step()
     carried, still = learner.values_now()
     return _Subject(compiled.core, weights_of(compiled), carried, compiled.traced.out_tree, still)
+
+
+def _check_loss(learner: Any, subject: _Subject, loss: Callable, targets: tuple) -> None:
+    """Refuse what is no loss of the outputs and targets of one step."""
+    if not callable(loss):
+        raise TypeError(f'`loss` must be a function, got {type(loss).__name__}.')
+    avals = [v.aval for v in subject.core.program.step.outs]
+    out = subject.out_tree.unflatten([jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals])
+    holds = isinstance(learner, SequenceDriverMixin)
+    trying = learner.uncalled(_CALLS) if holds else nullcontext()
+    with explained_loss(out, targets, 'loss'), trying:
+        made = jax.eval_shape(loss, out, *targets)
+    if len(jax.tree.leaves(made)) != 1:
+        raise TypeError(f'`loss` must return the loss alone, got a {type(made).__name__}.')
+    check_loss('loss', *jax.tree.leaves(made))
 
 
 def _as_the_step_takes_them(subject: _Subject, xs: Any) -> Any:

@@ -95,5 +95,6 @@ def test_a_budget_may_be_text_or_a_float():
 
 
 def test_where_nothing_fits_the_smallest_is_taken_with_a_warning():
-    with pytest.warns(UserWarning, match='no rule fits into 1 bytes'):
+    with pytest.warns(UserWarning, match='no rule fits into 1 bytes') as told:
         assert auto(tanh_rnn, memory_budget=1).rule.name == 'd_rtrl'
+    assert told[0].filename == __file__, 'the line of the user'

@@ -192,6 +192,11 @@ def test_one_compilation_and_no_tracer_left():
     learner(X[0])
 
 
+class Batched(bs.nn.Module):
+    def init_state(self, batch_size=None):
+        self.h = bs.HiddenState(jnp.zeros((batch_size, 3)))
+
+
 @pytest.mark.parametrize(
     'error, message, call',
     [
@@ -242,6 +247,11 @@ def test_one_compilation_and_no_tracer_left():
         (ValueError, 'not compiled', lambda n, f: braintrace.D_RTRL(n.model4compile)(X[0])),
         (RuntimeError, 'no report', lambda n, f: braintrace.D_RTRL(n.model4compile).report),
         (TypeError, 'brainstate.nn.Module', lambda n, f: braintrace.D_RTRL(len)),
+        (
+            TypeError,
+            'given no `batch_size=`',
+            lambda n, f: braintrace.compile(Batched(), 'd_rtrl', X[0]),
+        ),
         (
             TypeError,
             'has no option `speed`',

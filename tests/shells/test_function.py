@@ -196,7 +196,7 @@ def test_progress_and_plan(capsys):
         ),
         (
             TypeError,
-            'needs the option `decay_or_rank`',
+            'needs the option `decay_or_rank`, a decay in',
             lambda f: braintrace.compile(f, 'pp_prop', P, one, X[0]),
         ),
         (

@@ -87,9 +87,16 @@ def test_a_learner_of_a_module_is_left_as_it_was():
     def step(x, y):
         return loss(learner(x), y)
 
+    with pytest.raises(TypeError, match=r'`record`: `loss` calls the learner.*`loss\(out, '):
+        braintrace.record(learner, XS, YS, loss=step)
+    jax.tree.map(np.testing.assert_array_equal, before, learner.snapshot().arrays)
     grads = learner.etrace_grad(XS[:1], YS[:1], step_fn=step)
     expected = norm(grads['rnn', 'Wh', 'weight']['weight'])
     np.testing.assert_allclose(still.gradients['rnn.Wh.weight.weight'][0], expected, rtol=1e-5)
+
+
+def both(out, y):
+    return loss(out, y), out
 
 
 def test_what_record_refuses(plain):
@@ -101,5 +108,10 @@ def test_what_record_refuses(plain):
         braintrace.record(learner, XS[0], YS[:2], **given)
     with pytest.raises(ValueError, match="there is no 'V'. Known are state, R, W"):
         braintrace.record(learner, XS, YS, **given, elements={'V': 0})
+    with pytest.raises(TypeError, match='`loss` must return the loss alone, got a tuple'):
+        braintrace.record(learner, XS, YS, **given | dict(loss=both))
+    with pytest.raises(TypeError) as refused:
+        braintrace.record(learner, XS, **given)
+    assert '`loss(out, *targets)` was given' in refused.value.__notes__[-1]
     with pytest.raises(ValueError, match='no index of W'):
         braintrace.record(learner, XS, YS, **given, elements={'W': (3, 0)})

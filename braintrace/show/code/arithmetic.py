@@ -43,6 +43,8 @@ class Arithmetic(Terms):
             return self.sub(a, self._inside(b))
         if a.node.op == 'neg':
             return self.sub(b, self._inside(a))
+        if self._positive(b) is not None:
+            return self.sub(a, self._positive(b))
         beside = self._beside(a, b)
         if beside is not None:
             return beside
@@ -51,6 +53,14 @@ class Arithmetic(Terms):
             if grown is not None:
                 return grown
         return self._factored('add', a, b) or self._both('add', a, b)
+
+    def _positive(self, v: View) -> Any:
+        """`2 a` of `-2 a`; None for anything else."""
+        if v.node.op != 'mul' or not _is_float(v.dtype):
+            return None
+        factor, rest = (self.operand(v, k) for k in (0, 1))
+        number = number_of(factor)
+        return self.mul(self.neg(factor), rest) if number is not None and number < 0 else None
 
     def _factored(self, op: str, a: View, b: View) -> View | None:
         """`g a + g b` as `g (a + b)`."""
@@ -91,6 +101,8 @@ class Arithmetic(Terms):
             return self.neg(b)
         if b.node.op == 'neg':
             return self.add(a, self._inside(b))
+        if self._positive(b) is not None:
+            return self.add(a, self._positive(b))
         if a.node.op == 'neg':
             return self.neg(self.add(self._inside(a), b))
         return self._factored('sub', a, b) or self._both('sub', a, b)

@@ -18,6 +18,7 @@ from ..._jax import (
     Traced,
     Var,
     bind,
+    implementation,
     open_jaxpr,
     trace,
 )
@@ -160,6 +161,9 @@ class Reader:
         if name in FLOW:
             return FLOW[name](self, eqn, views)
         if name not in RULES:
+            made_of = implementation(eqn)
+            if made_of is not None:
+                return self.open(made_of, views)
             raise NotSupportedError(
                 f'`code` cannot write the primitive `{name}` down as Python. Keep it out of the '
                 'program, or run the learner itself.'

@@ -286,8 +286,9 @@ class Writer:
             how = 'loss(out) gives the loss and its gradient by out.'
         else:
             how = 'loss(out) gives one number.'
+        more = '' if self._modulator is None else ', modulator'
         lines += [
-            'learn(params, state, traces, *inputs, loss) makes a step and returns',
+            f'learn(params, state, traces, *inputs, loss{more}) makes a step and returns',
             f'(state, traces, out, grads); {how}',
             '',
         ]

@@ -4,14 +4,14 @@ change whole parts of an array at some places; by JAX's own functions otherwise.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from .algebra import Algebra
 from .compose import Operands, composed
 from .primitives import rule, single
-from .views import Node, View, number_of, spread
+from .views import Node, View, constant_of, move_axes, number_of, spread
 from .words import ATOM, Text, Words, call
 
 
@@ -25,6 +25,9 @@ def _gather(t: Algebra, eqn: Any, a: View, where: View) -> View:
     p = eqn.params
     numbers, sizes, mode = p['dimension_numbers'], tuple(p['slice_sizes']), p['mode']
     d = where.shape[-1]
+    laid_out = _laid_out(t, a, where, numbers, sizes, eqn.outvars[0].aval.shape)
+    if laid_out is not None:
+        return laid_out
     lined_up = _lined_up(
         a,
         where,
@@ -41,6 +44,59 @@ def _gather(t: Algebra, eqn: Any, a: View, where: View) -> View:
         if mode_name(mode) == 'clip' and d == 1:
             return single(t, 'take', [a, *columns], 'clip', eqn)
     return single(t, 'gather', [a, where], (numbers, sizes, mode), eqn)
+
+
+def _laid_out(
+    t: Algebra, a: View, where: View, numbers: Any, sizes: tuple[int, ...], shape: tuple[int, ...]
+) -> View | None:
+    """Elements at constant places of one axis, where these are all of that axis in another layout:
+    cut into parts, turned and repeated. None otherwise."""
+    places = constant_of(where)
+    if places is None or places.shape[-1] != 1 or _batched(numbers):
+        return None
+    [k] = numbers.start_index_map
+    others = all(n == a.shape[j] for j, n in enumerate(sizes) if j != k)
+    cut = _cut(places[..., 0], a.shape[k])
+    if cut is None or not others or tuple(numbers.collapsed_slice_dims) != (k,):
+        return None
+    of_places = [j for j in range(len(shape)) if j not in numbers.offset_dims]
+    parts = sorted((d for d in cut if cut[d].stride), key=lambda d: -cut[d].stride)
+    a = t.reshape(a, (*a.shape[:k], *[cut[d].period for d in parts], *a.shape[k + 1 :]))
+    for axis, d in enumerate(parts, k):
+        times = places.shape[d] // cut[d].period
+        a = t.concat([a] * times, axis) if times > 1 else a
+    to = list(numbers.offset_dims)
+    to[k:k] = [of_places[d] for d in parts]
+    return t.turned(move_axes(a, to.__getitem__, shape))
+
+
+class _Cut(NamedTuple):
+    """How places grow along one axis: `stride` times the number there, which begins anew after
+    `period`; a stride of 0 where they stay."""
+
+    period: int
+    stride: int
+
+
+def _cut(places: np.ndarray, n: int) -> dict[int, _Cut] | None:
+    """How places grow along each of their axes, if together they are every one of n elements."""
+    cut = {}
+    for d, length in enumerate(places.shape):
+        along = np.moveaxis(places, d, 0)
+        again = [p for p in range(1, length + 1) if length % p == 0]
+        period = next(p for p in again if (along == along[np.arange(length) % p]).all())
+        cut[d] = _Cut(period, int((along[1] - along[0]).flat[0]) if period > 1 else 0)
+    made = sum(
+        c.stride * (np.arange(m) % c.period).reshape([-1 if j == d else 1 for j in cut])
+        for (d, c), m in zip(cut.items(), places.shape, strict=True)
+    )
+    left = n
+    for c in sorted(cut.values(), key=lambda c: -c.stride):
+        if c.stride and c.stride * c.period != left:
+            return None
+        left = c.stride or left
+    right = left == 1 and np.array_equal(np.broadcast_to(made, places.shape), places)
+    return cut if right else None
 
 
 @rule('scatter-add', 'scatter', 'scatter-mul', 'scatter-min', 'scatter-max')

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..._jax import bind
 from .algebra import LETTERS, Algebra
 from .terms import FEW, Spec
 from .views import View, constant_of, move_axes, number_of, spread, with_axes
@@ -81,6 +82,9 @@ def _square(t: Algebra, eqn: Any, a: View) -> View:
 
 @rule(*UNARY, 'round')
 def _unary(t: Algebra, eqn: Any, a: View) -> View:
+    if number_of(a) is not None:
+        [value] = bind(eqn, [np.asarray(number_of(a), a.dtype)])
+        return t.const(np.asarray(value), value.dtype, a.shape)
     info = eqn.params['rounding_method'].name if eqn.primitive.name == 'round' else None
     return t.pointwise(eqn.primitive.name, [a], eqn.outvars[0].aval.dtype, info)
 

@@ -222,6 +222,8 @@ class Terms:
         long = [k for k, n in enumerate(shape) if n != 1]
         inner = tuple(shape[k] for k in long)
         if v.shape != inner:
+            if v.node.op == 'reshape' and v.is_whole:
+                return self.reshape(v.node.args[0], shape)
             if all(a is None for a in v.axes):
                 v = View(v.node, (None,) * len(inner), inner)
             else:

@@ -59,7 +59,8 @@ class File:
             return self._as_list(node)
         if node not in self.constants:
             written = self._as_bytes(value) if value.size > HUGE else self._as_list(node).text
-            self.constants[node] = self.names.new('CONSTANT'), written
+            name = 'EYE' if '.eye(' in written else 'CONSTANT'
+            self.constants[node] = self.names.new(name), written
         return Text(self.constants[node][0])
 
     def _as_list(self, node: Node) -> Text:
