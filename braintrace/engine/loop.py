@@ -120,3 +120,19 @@ def over_states(a: jax.Array, axis: int) -> Any:
     """
     terms = [jax.lax.index_in_dim(a, k, axis, keepdims=False) for k in range(a.shape[axis])]
     return sum(terms)
+
+
+def apart(a: jax.Array, axes: int) -> Any:
+    """An array of `(K, states, ...)` as a list of its states, or of lists for two such axes.
+
+    As the input of a loop, what is the same in all steps then need not be written down for each.
+    """
+    if axes == 0:
+        return a
+    return [apart(jax.lax.index_in_dim(a, k, 1, False), axes - 1) for k in range(a.shape[1])]
+
+
+def inner(a: Sequence[Any], b: Sequence[Any]) -> Any:
+    """The sum of the products of two lists, term by term (see `over_states`)."""
+    terms = [x * y for x, y in zip(a, b, strict=True)]
+    return sum(terms[1:], terms[0])
