@@ -21,7 +21,7 @@ KEEP = os.access(os.path.dirname(__file__), os.W_OK)
 FEW = 8  # spikes are few if less than one in so many
 NEAR = 1 << 20  # numbers of g that may be in use at a time
 CHUNK = 1 << 12  # weights whose traces are in use at a time
-MANY = 1 << 16  # weights from which on more than one core is worth it
+MANY = 1 << 19  # weights from which on more than one core is worth it
 PARTS = 8  # of the inputs, and so many cores at most
 
 compiled = numba.njit(fastmath=True, nogil=True, cache=KEEP)
