@@ -16,12 +16,13 @@ HEADING = """## Sparse networks by size
 
 Leaky neurons with exponential synapses, lengths of rows with a heavy tail, about 5 % of the \
 neurons spiking in a step; 50 steps, one block. Every line is a process of its own. "Forward" is \
-the model alone in a `for_loop`, with the event-driven product of brainevent. "Learning" is what \
-the peak lies above the memory of the process when the model was there, "promised" what \
-`learner.report` says of that; compiling takes about 0.25 GB of its own at every size.
+the model alone in a `for_loop`, with the event-driven product of brainevent. "A gradient takes" \
+is what the process grows by in a call once all is compiled, and the traces that are there before \
+it; "promised" is what `learner.report` says of that, for a block of 50 steps. The rest of the \
+peak is the model, the libraries, and what compiling leaves behind.
 
 | neurons | synapses | what | ms a step | against forward | against 0.2.6 | seconds to compile the \
-graph | first call, s | peak GB | of it learning | promised |
+graph | first call, s | peak GB | a gradient takes | promised |
 |---|---|---|---|---|---|---|---|---|---|---|"""
 
 
@@ -65,7 +66,7 @@ def told(made, forward, other, before=''):
         f'{made["graph"]:.1f}',
         f'{made["first"]:.1f}',
         f'{made["gb"]:.2f}',
-        f'{made["learning"]:.2f}',
+        f'{made["taken"]:.2f}',
         '-' if made['promised'] is None else f'{made["promised"]:.2f}',
     ]
     return table_row(cells)

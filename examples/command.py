@@ -18,6 +18,8 @@ def run(train, argv=None):
         if argument.kind is not argument.VAR_KEYWORD:
             add_argument(parser, name, argument.default)
     known, rest = parser.parse_known_args(argv)
+    if len(rest) % 2:
+        parser.error(f'options of the rule come as `--name value`, got {" ".join(rest)}')
     pairs = zip(rest[::2], rest[1::2], strict=True)
     options = {name.removeprefix('--'): ast.literal_eval(value) for name, value in pairs}
     start = time.perf_counter()

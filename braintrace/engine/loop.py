@@ -116,4 +116,21 @@ def over_states(a: jax.Array, b: jax.Array, axis: int) -> Any:
     def state(of: jax.Array, k: int) -> jax.Array:
         return jax.lax.index_in_dim(of, k, axis, keepdims=False)
 
-    return sum(state(a, k) * state(b, k) for k in range(a.shape[axis]))
+    states = range(a.shape[axis])
+    return inner([state(a, k) for k in states], [state(b, k) for k in states])
+
+
+def inner(a: Sequence[Any], b: Sequence[Any]) -> Any:
+    """The sum of the products of two lists, term by term (see `over_states`)."""
+    terms = [x * y for x, y in zip(a, b, strict=True)]
+    return sum(terms[1:], terms[0])
+
+
+def apart(a: jax.Array, axes: int) -> Any:
+    """An array of `(K, states, ...)` as a list of its states, or of lists for two such axes.
+
+    As the input of a loop, what is the same in all steps then need not be written down for each.
+    """
+    if axes == 0:
+        return a
+    return [apart(jax.lax.index_in_dim(a, k, 1, False), axes - 1) for k in range(a.shape[1])]

@@ -211,8 +211,9 @@ def _copied(op: Op, ndim: int, n: int) -> Op:
         changed['apply'] = apply
     if op_gradient is not None:
 
-        def gradient(x, dy):
-            return op_gradient(x, dy.sum(-1))
+        def gradient(x, dy, before):
+            one_more = None if before is None else (before[0], before[1].sum(-1))
+            return op_gradient(x, dy.sum(-1), one_more)
 
         changed['gradient'] = gradient
     if op_with_arrays is not None:

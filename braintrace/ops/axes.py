@@ -75,7 +75,8 @@ class Op:
         labelled: the shape of the weight in that form.
         whole: a gradient in that form to the weight's own; a reshape unless given.
         apply: `(x, w) -> y`, where a gradient is better taken through the op itself.
-        gradient: `(x, dy) -> gradient` where the op has a cheaper way than its labels.
+        gradient: `(x, dy, before) -> gradient` where the op has a cheaper way than its labels;
+            `before` has x and dy of one more step, or is None.
         spread: x as an array that can be averaged over time, where it is not one (indices).
         outer: `(x, q) -> trace` where the op has a cheaper way than its labels, see `outer`.
         renew: as `renewed`, where the op has a way that touches the trace only once.
@@ -94,7 +95,7 @@ class Op:
     whole: Callable[[Any], Any] | None = None
     apply: Callable[[Any, Any], Any] | None = None
     spread: Callable[[Any], Any] | None = None
-    gradient: Callable[[Any, Any], Any] | None = None
+    gradient: Callable[[Any, Any, Any], Any] | None = None
     outer: Callable[[Any, Any], Any] | None = None
     renew: Callable[[Any, Block, Any], tuple[Any, Any]] | None = None
     table: Table | None = None
@@ -141,7 +142,7 @@ def gradient(op: Op, x: Any, dy: jax.Array) -> jax.Array:
     if op.axes.x is None:
         return dy.sum(0)
     if op.gradient is not None:
-        return op.gradient(x, dy)
+        return op.gradient(x, dy, None)
     op_apply = op.apply
     if op_apply is None:
         return _sum_of_products(
@@ -179,11 +180,9 @@ def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
 def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) -> jax.Array:
     """`gradient` over a block, and over one step before it whose x `spread` has made and whose
     credit is `(*y)`."""
-    x_before, dy_before = before[0][None], before[1][None]
-    if not op.arrays:
-        return gradient(op, x, dy) + spread_gradient(op, x_before, dy_before)
-    x_before = x_before.astype(x.dtype)  # one pass over connections is better than two
-    return gradient(op, jnp.concatenate([x_before, x]), jnp.concatenate([dy_before, dy]))
+    if op.gradient is not None and op.spread is None:
+        return op.gradient(x, dy, before)
+    return gradient(op, x, dy) + spread_gradient(op, before[0][None], before[1][None])
 
 
 def outer(op: Op, x: Any, q: jax.Array) -> jax.Array:

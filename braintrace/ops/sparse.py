@@ -24,7 +24,7 @@ from .axes import Axes, Block, Op
 from .connections import Connections
 from .probing import probe
 from .reading import read_connections
-from .stored_sums import Pattern, Renewal, renewed, stored_sums
+from .stored_sums import Pattern, Renewal, Steps, renewed, stored_sums
 
 
 def is_kernel(eqn: JaxprEqn) -> bool:
@@ -42,7 +42,7 @@ def product(eqn: JaxprEqn, i: int, const: Callable) -> Op:
         return NotImplemented
     x, w, y = eqn.invars[parts.x].aval, eqn.invars[i].aval, eqn.outvars[0].aval
     if w.size == 1:
-        return _one_weight(parts, w, y)
+        return _one_weight(parts, x, w, y)
     links = read_connections(parts.f, parts.known, x, w, y) or probe(parts.f, x, w, y)
     if links is None:
         return NotImplemented
@@ -106,14 +106,24 @@ class StoredProduct:
         steps, states = q.shape[:2]
         x, q = self._flat_x(x), self._flat_y(q)
         x, q = jnp.moveaxis(x, 0, 1), jnp.moveaxis(q, 0, 2)
-        sums = stored_sums(x, q.reshape(-1, steps, q.shape[-1]), pattern)
+        sums = stored_sums(Steps(x, q.reshape(-1, steps, q.shape[-1])), pattern)
         return self._used(sums.reshape(states, *self._samples, *self.w.shape))
 
-    def _gradient(self, pattern: Pattern, x: jax.Array, dy: jax.Array) -> jax.Array:
-        """The gradient of the weights from `(steps, *x)` and `(steps, *y)`."""
-        x, dy = self._flat_x(x), self._flat_y(dy)
-        sums = stored_sums(x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, dy.shape[-1]), pattern)
+    def _gradient(
+        self, pattern: Pattern, x: jax.Array, dy: jax.Array, before: tuple[Any, Any] | None = None
+    ) -> jax.Array:
+        """The gradient of the weights from `(steps, *x)` and `(steps, *y)`, and from `(*x)` and
+        `(*y)` of one step before."""
+        of_step = None
+        if before is not None:
+            of_step = self._one_after_another(before[0][None], before[1][None])
+        sums = stored_sums(self._one_after_another(x, dy), pattern, of_step)
         return self._used(sums.reshape(self.w.shape))
+
+    def _one_after_another(self, x: jax.Array, dy: jax.Array) -> Steps:
+        """`(steps, *x)` and `(steps, *y)`, with the samples as further steps of one sample."""
+        x, dy = self._flat_x(x), self._flat_y(dy)
+        return Steps(x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, dy.shape[-1]))
 
     def _renew(
         self, pattern: Pattern, x: jax.Array, block: Block, e: jax.Array
@@ -169,15 +179,30 @@ class StoredProduct:
         return x.reshape(len(x), prod(self._samples), -1)
 
 
-def _one_weight(parts: _Parts, w: Any, y: Any) -> Op:
-    """One weight for all connections: what multiplies it is the product itself."""
+def _one_weight(parts: _Parts, x: Any, w: Any, y: Any) -> Op:
+    """One weight for all connections: what multiplies it is the product itself, without what is
+    there for a weight of zero (connections that are drawn around a mean have the rest besides)."""
     of_w = ascii_letters[: w.ndim]
     of_y = ascii_letters[w.ndim : w.ndim + y.ndim]
+    alone = _is_all(parts, x, w)
 
     def whole(values: Sequence[Any]) -> jax.Array:
-        return parts.f(values[parts.x], jnp.ones(w.shape, w.dtype)).reshape(*y.shape, *w.shape)
+        made = parts.f(values[parts.x], jnp.ones(w.shape, w.dtype))
+        if not alone:
+            made = made - parts.f(values[parts.x], jnp.zeros(w.shape, w.dtype))
+        return made.reshape(*y.shape, *w.shape)
 
     return Op(Axes(of_y + of_w, of_w, of_y), w.shape, whole)
+
+
+def _is_all(parts: _Parts, x: Any, w: Any) -> bool:
+    """Whether a product is known to be nothing for a weight of zero."""
+    try:
+        with jax.ensure_compile_time_eval():
+            made = parts.f(jnp.ones(x.shape, x.dtype), jnp.zeros(w.shape, w.dtype))
+            return not np.asarray(made).any()
+    except Exception:  # a kernel that cannot run here
+        return False
 
 
 def _axis_of(m: np.ndarray | None, letters: str) -> str:

@@ -67,21 +67,32 @@ class Pattern(NamedTuple):
         return listed[..., self.place] if self.place.shape[0] else listed
 
 
-def stored_sums(x: jax.Array, g: jax.Array, pattern: Pattern) -> jax.Array:
-    """`(lead, stored)` from x of `(samples, steps, inputs)` and g of `(lead, steps, outputs)`;
+class Steps(NamedTuple):
+    """Some steps of a product: x of `(samples, steps, inputs)` and g of `(lead, steps, outputs)`;
     `lead` counts samples last, so that row l of g belongs to sample `l % samples`."""
-    x, by_input = x.astype(g.dtype), (pattern.out, pattern.starts)
+
+    x: Any
+    g: Any
+
+
+def stored_sums(now: Steps, pattern: Pattern, before: Steps | None = None) -> jax.Array:
+    """The sums over all steps, `(lead, stored)`, and over a few of any values before them."""
+    x, g = now
+    if before is None:
+        before = Steps(x[:, :0], g[:, :0])
+    of_before = before.x.astype(g.dtype), before.g
+    operands = x.astype(g.dtype), g, *of_before, pattern.out, pattern.starts
     if g.dtype in (jnp.float32, jnp.float64) and numba_bridge() is not None:
-        listed = lax.platform_dependent(x, g, *by_input, cpu=_by_kernel, default=_plain)
+        listed = lax.platform_dependent(*operands, cpu=_by_kernel, default=_plain)
     else:
-        listed = _plain(x, g, *by_input)
+        listed = _plain(*operands)
     return pattern.as_stored(listed)
 
 
 # ---- plain JAX -----------------------------------------------------------------------------------
 
 
-def _plain(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
+def _plain(x, g, x_before, g_before, out, starts) -> jax.Array:
     samples, lead = len(x), len(g)
     most = max(1, len(out) // FEW)  # weights that the spikes of one step may touch
     touched = (x != 0).astype(jnp.int32) @ jnp.diff(starts)
@@ -92,7 +103,11 @@ def _plain(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax
         of_spikes = functools.partial(_of_spikes, most)
         return lax.cond(few, of_spikes, _of_values, x[sample], g, out, starts)
 
-    return lax.map(one, (jnp.arange(lead) % samples, g))
+    at = jnp.arange(lead) % samples
+    sums = lax.map(one, (at, g))
+    if not x_before.size:
+        return sums
+    return sums + lax.map(lambda a: _of_values(x_before[a[0]], a[1], out, starts), (at, g_before))
 
 
 def _of_spikes(
@@ -131,13 +146,14 @@ def _of_values(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) ->
 # ---- kernels for the CPU -------------------------------------------------------------------------
 
 
-def _by_kernel(x: jax.Array, g: jax.Array, out: jax.Array, starts: jax.Array) -> jax.Array:
+def _by_kernel(x, g, x_before, g_before, out, starts) -> jax.Array:
     from . import cpu_kernels
 
     bridge = numba_bridge()
     assert bridge is not None
+    kernel = cpu_kernels.stored_sums.for_weights(len(out))
     sums = jax.ShapeDtypeStruct((len(g), len(out)), g.dtype)
-    return bridge.numba_call(cpu_kernels.stored_sums, [sums])(x, g, out, starts)[0]
+    return bridge.numba_call(kernel, [sums])(x, g, x_before, g_before, out, starts)[0]
 
 
 class Renewal(NamedTuple):
@@ -178,10 +194,9 @@ def _renewed(pattern: Pattern, x, dy, lam, Q, q, e, out, starts) -> tuple[jax.Ar
     def at_weights(a: jax.Array) -> jax.Array:
         return a.at[..., index].get(mode='promise_in_bounds', wrap_negative_indices=False)
 
-    steps_and_samples = x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, outputs)
-    [met] = stored_sums(*steps_and_samples, pattern)
+    [met] = stored_sums(Steps(x.reshape(1, -1, x.shape[-1]), dy.reshape(1, -1, outputs)), pattern)
     gradient = met + (at_weights(lam) * e).sum((0, 1))
-    added = stored_sums(x, q.reshape(-1, steps, outputs), pattern)
+    added = stored_sums(Steps(x, q.reshape(-1, steps, outputs)), pattern)
     kept: Any = sum(at_weights(Q[:, b]) * e[b] for b in range(states))
     return gradient, kept + added.reshape(e.shape)
 
@@ -195,8 +210,6 @@ def _renewed_by_kernel(x, dy, lam, Q, q, e, out, starts) -> tuple[jax.Array, jax
     made = [jax.ShapeDtypeStruct(shape, e.dtype) for shape in (out.shape, e.shape)]
     bridge = numba_bridge()
     assert bridge is not None
-    if states == 2:
-        call, end = bridge.numba_call(cpu_kernels.renewed_two, made), -1
-    else:
-        call, end = bridge.numba_call(cpu_kernels.renewed, made), 1
+    kernels, end = (cpu_kernels.renewed_two, -1) if states == 2 else (cpu_kernels.renewed, 1)
+    call = bridge.numba_call(kernels.for_weights(len(out)), made)
     return tuple(call(x, jnp.moveaxis(g, 0, end), jnp.moveaxis(factors, 0, end), e, out, starts))

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engine.factors import diagonal
-from ..engine.loop import over_states
+from ..engine.loop import apart, inner, over_states
 from ..engine.window import Window
 from ..graph.analysis import Row
 from ..graph.relations import Relation
@@ -111,7 +111,8 @@ class PositionWise(BlockCarrier):
             for s in self.slots_of(group):
                 for f in s.feeds:
                     df = window.factors.least_slope(f.relation, group, f.unit)
-                    dy[f.relation] = dy[f.relation] + over_states(df, f.at_y(back.mu), 1)
+                    mu = [f.at_y(a) for a in apart(back.mu, 1)]
+                    dy[f.relation] = dy[f.relation] + inner(apart(df, 1), mu)
                 if traces is not None and keep and self._renews(s):
                     at_once.append((s, back))
                     continue

@@ -13,7 +13,7 @@ from ..graph.analysis import Row
 from ..graph.uses import Use
 from .whole_state import SampleState, TracedUse
 
-DENSE = 0.4  # a neighbourhood of more than this part of all is kept as all of them
+DENSE = 0.7  # a neighbourhood of more than this part of all is kept as all of them
 
 
 class Neighbours(NamedTuple):

@@ -17,6 +17,7 @@ It is that older part that is carried then, beside operand and slope of the last
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, NamedTuple
@@ -24,7 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..engine.loop import all_steps, over_states, scan
+from ..engine.loop import all_steps, apart, inner, over_states, scan
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
@@ -142,8 +143,8 @@ class Factorised(BlockCarrier):
         if impure:
             along = credit.along_units()
             direct |= {r: along[r] for r in impure}
-        before, new = self._output_traces(old, window)
-        signals, late = self._signals(window.length, credit, direct, before, steps)
+        met, new = self._met(old, window, credit)
+        signals, late = self._signals(window.length, direct, met, steps)
         ex = self._input_traces(old, window) if keep or window.length == 1 else {}
         weights = self._weights(signals, old, ex, window)
         for r, signal in late.items():
@@ -154,34 +155,47 @@ class Factorised(BlockCarrier):
             weights[r] = weights[r] + gradient(window.ops[r], window.operands[r], rest)
         return Contribution(weights), {**ex, **new} if keep else None
 
+    def _met(self, old: Traces, window: Window, credit: Credit) -> tuple[list[dict], Traces]:
+        """What credit meets in the output traces before each step, by relation, `(K, *y)`: that of
+        the states after it and, where there is any, that of the states before it; and the traces at
+        the end."""
+        leaves = [credit.signals(False) if self.identity else credit.hidden]
+        if credit.past is not None:
+            leaves.append(credit.past)
+        given = [self._apart_by_group(of_leaves) for of_leaves in leaves]
+
+        def meet(traces: Traces, given: list[dict]) -> list[dict]:
+            return [self._met_by_relation(traces, credit) for credit in given]
+
+        return self._output_traces(old, window, meet, given)
+
+    def _apart_by_group(self, leaves: list[Any]) -> dict[int, list[Any]]:
+        """Credit of hidden leaves at all steps, state by state for each group."""
+        units = self.layout.units
+        return {g: apart(units[g].credit_of_leaves(leaves, 1), 1) for g in self.groups}
+
+    def _met_by_relation(self, traces: Traces, credit: dict[int, list[Any]]) -> dict[int, Any]:
+        """What credit of one step, state by state for each group, meets in the output traces."""
+        met: dict[int, Any] = {}
+        for key, group, feed in self.outputs:
+            at_y = [feed.at_y(a) for a in credit[group]]
+            met[feed.relation] = met.get(feed.relation, 0) + inner(at_y, traces[key])
+        return met
+
     def _signals(
-        self, length: int, credit: Credit, direct: dict[int, Any], before: Traces, steps: Any
+        self, length: int, direct: dict[int, Any], met: list[dict], steps: Any
     ) -> tuple[dict[int, Any], dict[int, Any]]:
         """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a
         step, which belongs to the step before."""
-        leaves = credit.signals(False) if self.identity else credit.hidden
-        c = {g: self.layout.units[g].credit_of_leaves(leaves, 1) for g in self.groups}
         now = steps + jnp.arange(length)
-        signals = {r: (1 - self.decay_f) * direct[r] for r in sorted(self.chosen)}
-        for key, group, feed in self.outputs:
-            met = over_states(feed.at_y(c[group]), before[key], 1)
-            signals[feed.relation] += self.decay_f * met
-        late = {}
-        for r, signal in signals.items():
+        signals, late = {}, {}
+        for r in sorted(self.chosen):
+            signal = (1 - self.decay_f) * direct[r] + self.decay_f * met[0].get(r, 0)
             signals[r] = _corrected(signal, self.decay_f, now)
-            if credit.past is not None:
-                met = self._met_before(r, credit.past, before, jnp.zeros_like(signal))
-                late[r] = _corrected(met, self.decay_f, now - 1)
+            if len(met) > 1:
+                late[r] = _corrected(met[1].get(r, jnp.zeros_like(signal)), self.decay_f, now - 1)
                 signals[r] = signals[r].at[:-1].add(late[r][1:])
         return signals, late
-
-    def _met_before(self, relation: int, past: list[Any], before: Traces, total: Any) -> Any:
-        """What credit of the state before each step meets in the output traces there."""
-        for key, group, feed in self.outputs:
-            if feed.relation == relation:
-                c = self.layout.units[group].credit_of_leaves(past, 1)
-                total = total + over_states(feed.at_y(c), before[key], 1)
-        return total
 
     def _weights(
         self, signals: dict[int, Any], old: Traces, ex: Traces, window: Window
@@ -224,25 +238,31 @@ class Factorised(BlockCarrier):
             return jnp.broadcast_to(alone, (window.length, *alone.shape[1:]))
         return window.factors.transition(group)
 
-    def _output_traces(self, traces: Traces, window: Window) -> tuple[Traces, Traces]:
-        """The output traces before each step of a window, and at its end."""
-        D = {group: self._transition(window, group) for group in self.groups}
+    def _output_traces(
+        self, traces: Traces, window: Window, seen: Callable[[Traces, Any], Any], xs: Any = ()
+    ) -> tuple[Any, Traces]:
+        """What is `seen(traces, x)` of the output traces before each step of a window, and the
+        traces at its end."""
+        D = {group: apart(self._transition(window, group), 2) for group in self.groups}
         df = {
-            key: window.factors.slope(feed.relation, group, feed.unit)
+            key: apart(window.factors.slope(feed.relation, group, feed.unit), 1)
             for key, group, feed in self.own_outputs
         }
 
         def turn(old, at):
-            D, df = at
+            D, df, x = at
             new = {}
             for key, group, feed in self.own_outputs:
-                moved = over_states(feed.at_y(D[group]), old[key][None], 1)
-                grown = self.decay_f * moved + (1 - self.decay_f) * df[key]
-                new[key] = grown.astype(old[key].dtype)
-            return new, old
+                moved = [inner([feed.at_y(d) for d in row], old[key]) for row in D[group]]
+                grown = [
+                    self.decay_f * m + (1 - self.decay_f) * slope
+                    for m, slope in zip(moved, df[key], strict=True)
+                ]
+                new[key] = jnp.stack(grown).astype(old[key].dtype)
+            return new, seen(old, x)
 
         start = {o.key: traces[o.key] for o in self.own_outputs}
-        new, before = scan(turn, start, (D, df), window.length)
+        new, before = scan(turn, start, (D, df, xs), window.length)
         return before, new
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
@@ -269,12 +289,13 @@ class Factorised(BlockCarrier):
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         if not self._keeps_last:
-            return {**self._input_traces(traces, window), **self._output_traces(traces, window)[1]}
+            new = self._output_traces(traces, window, _nothing)[1]
+            return {**self._input_traces(traces, window), **new}
         whole = self._with_last(traces)
         x = self._spread_inputs(window)
         new = {key: _average(self.decay_x, whole[key], a[:-1]) for key, a in x.items()}
         new |= {_last(key): a[-1] for key, a in x.items()}
-        before, _ = self._output_traces(whole, window)
+        before, _ = self._output_traces(whole, window, _as_they_are)
         for key, group, feed in self.own_outputs:
             D = self._transition(window, group)[-1]
             new[key] = over_states(feed.at_y(D), before[key][-1][None], 1)
@@ -314,6 +335,15 @@ class Factorised(BlockCarrier):
             if constant_slope(analysis, seed, relation.y_var, row) is None:
                 return False
         return True
+
+
+def _nothing(traces: Traces, x: Any) -> None:
+    """Nothing is seen."""
+
+
+def _as_they_are(traces: Traces, x: Any) -> Traces:
+    """All is seen."""
+    return traces
 
 
 def _last(key: TraceKey) -> TraceKey:

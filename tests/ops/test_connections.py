@@ -214,6 +214,33 @@ def test_without_numba(monkeypatch, name, rule, batch):
     _check(name, rule, batch, **RULES.get(rule, {}))
 
 
+@pytest.mark.parametrize('share', [0.05, 0.5], ids=['spikes', 'values'])
+def test_inputs_in_parts(share):
+    """As the cores share them; rows are of all lengths, some empty."""
+    kernels = pytest.importorskip('braintrace.ops.cpu_kernels')
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(0, 40, 300) * (rng.random(300) < 0.8)
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    stored, into = starts[-1], np.repeat(np.arange(300), lengths)
+    out = rng.integers(0, 50, stored, np.int32)
+    x, g = rng.normal(size=(1, 6, 300)), rng.normal(size=(1, 6, 50, 3))
+    x[:, 1:] *= rng.random((1, 5, 300)) < share
+    sums = (x[0][:, into, None] * g[0][:, out]).sum(0)
+    steps = [a.copy() for a in (x[:, 1:], g[:, 1:, :, 0], x[:, :1], g[:, :1, :, 0])]
+    made = np.empty((1, stored))
+    kernels.stored_sums.all_cores(*steps, out, starts, made)
+    np.testing.assert_allclose(made[0], sums[:, 0], atol=1e-12)
+
+    factors, e = rng.normal(size=(1, 50, 6)), rng.normal(size=(2, 1, stored))
+    gradient, new = np.empty(stored), np.empty_like(e)
+    for part in range(kernels.PARTS):
+        inputs = kernels.inputs_of(part, starts)
+        kernels.renewed_two.some_inputs(x, g, factors, e, out, starts, gradient, new, *inputs)
+    kept = (factors[0][out].reshape(-1, 3, 2) * e[:, 0].T[:, None]).sum(-1)
+    made = np.stack([gradient, *new[:, 0]], -1)
+    np.testing.assert_allclose(made, sums + kept, atol=1e-12)
+
+
 def test_one_weight_for_all():
     def dense(w, x):
         return x @ jnp.zeros((N, N)).at[ROWS, COLS].add(w)
@@ -223,6 +250,25 @@ def test_one_weight_for_all():
 
     w = jnp.array([0.4])
     grads, of_dense = (_gradient(product, w)['w'] for product in (events, dense))
+    np.testing.assert_allclose(grads, of_dense, atol=1e-10)
+
+
+def test_one_weight_as_the_mean_of_all():
+    """Connections that are drawn around a mean, in a kernel: the mean alone is learned."""
+    spread, there = np.random.default_rng(4).normal(size=(2, N, N))
+
+    @jax.jit
+    def sparse_product(x, w):  # the name under which the compiler knows a kernel
+        return x @ (w * (there > 0) + spread)
+
+    def kernel(w, x):
+        return sparse_product(x, w)
+
+    def dense(w, x):
+        return x @ (w * (there > 0) + spread)
+
+    w = jnp.array([0.4])
+    grads, of_dense = (_gradient(product, w)['w'] for product in (kernel, dense))
     np.testing.assert_allclose(grads, of_dense, atol=1e-10)
 
 
