@@ -255,10 +255,10 @@ class Factorised(BlockCarrier):
             for key, group, feed in self.own_outputs:
                 moved = [inner([feed.at_y(d) for d in row], old[key]) for row in D[group]]
                 grown = [
-                    self.decay_f * m + (1 - self.decay_f) * slope
+                    self.decay_f * m[None] + (1 - self.decay_f) * slope[None]
                     for m, slope in zip(moved, df[key], strict=True)
                 ]
-                new[key] = jnp.stack(grown).astype(old[key].dtype)
+                new[key] = jnp.concatenate(grown).astype(old[key].dtype)
             return new, seen(old, x)
 
         start = {o.key: traces[o.key] for o in self.own_outputs}
