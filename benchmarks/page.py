@@ -60,17 +60,30 @@ HOW_TO_REPEAT = """## How to repeat it
 measured in `benchmarks/figures.json`, and
 writes this page and its charts from that; `make charts` draws the charts again. \
 `python benchmarks/run.py OURS REFERENCE docs/benchmarks.md credit`, with two interpreters, \
-measures exact credit alone and replaces its section. Both libraries are used through their public \
+measures exact credit alone, and so do `worker`, `starts` and `rules` for the other parts. Both \
+libraries are used through their public \
 interface, on the models of `benchmarks/models.py`, which are written once for both: only the
 class of linear layers differs. Keep the machine idle meanwhile: it takes about half an hour.
 """
 
 
-def beginning():
-    return (
+PARTS = {
+    'worker': 'gradients and streams',
+    'starts': 'the times of whole processes',
+    'rules': 'the table of every rule and its charts',
+    'credit': 'exact credit inside windows',
+}
+
+
+def beginning(earlier):
+    """The head of the page; `earlier` names the parts that were not measured in the last run."""
+    text = (
         f'# Benchmarks\n\nMeasured by `make bench` on {cpu()}, {platform.system()}, float32, best '
-        'of several calls, each library in its own environment.\n'
+        'of several calls, each library in its own environment.'
     )
+    if earlier:
+        text += f' Of an earlier run than the rest: {", ".join(PARTS[part] for part in earlier)}.'
+    return text + '\n'
 
 
 def in_short(figures):

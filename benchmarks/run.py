@@ -1,7 +1,8 @@
 """Ours, braintrace 0.2.6 and BPTT side by side on this machine.
 
-`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `credit` at the end for that section alone.
-What was measured is kept in `figures.json`, and the page and its charts are made from that.
+`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `worker`, `starts`, `rules` or `credit` at the
+end for that part alone. What was measured is kept in `figures.json`, and the page and its charts
+are made from that.
 """
 
 import json
@@ -64,26 +65,31 @@ def main(ours, reference, output=None, only=None):
     def start_both(case):
         return [seconds(*library, case) for library in libraries]
 
-    if only == 'credit':
-        page, figures = pathlib.Path(output), json.loads(FIGURES.read_text())
-        figures['credit'] = measure_both('credit.py')
-        store(figures)
-        section = '\n'.join(report_credit(*figures['credit']))
-        page.write_text(with_section(page.read_text(), section))
-        return
-    # In turns: a machine has its moods.
-    figures = {
-        'worker': least(*[measure_both() for _ in range(2)]),
-        'starts': least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
-        'rules': measure_both('rules.py'),
-        'credit': measure_both('credit.py'),
+    parts = {  # twice, in turns, where the least time counts: a machine has its moods
+        'worker': lambda: least(*[measure_both() for _ in range(2)]),
+        'starts': lambda: least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
+        'rules': lambda: measure_both('rules.py'),
+        'credit': lambda: measure_both('credit.py'),
     }
+    figures, chosen = json.loads(FIGURES.read_text()), [only] if only else list(parts)
+    figures |= {part: parts[part]() for part in chosen}
+    figures['earlier'] = [part for part in parts if part not in chosen]
     store(figures)
     draw(figures)
     text = page_of(figures)
     print(text)
     if output is not None:
-        pathlib.Path(output).write_text(text)
+        page = pathlib.Path(output)
+        page.write_text(with_sections_of_others(text, page.read_text()))
+
+
+def with_sections_of_others(text, page):
+    """The text with those sections of the page that other programs have measured."""
+    own = {part.split('\n')[0] for part in text.split('\n## ')}
+    for part in page.split('\n## ')[1:]:
+        if part.split('\n')[0] not in own:
+            text = with_section(text, f'## {part}')
+    return text
 
 
 def store(figures):
@@ -96,7 +102,7 @@ def store(figures):
 def page_of(figures):
     """The whole page, from what was measured."""
     parts = [
-        beginning(),
+        beginning(figures['earlier']),
         in_short(figures),
         *report(*figures['worker'], figures['starts']),
         *report_rules(*figures['rules']),

@@ -17,7 +17,7 @@ import braintrace
 import braintrace.shells.algorithms
 import braintrace.shells.function  # noqa: F401
 
-STEPS, SAVE_EVERY, BATCH = 30, 2, 2
+STEPS, SAVE_EVERY, BATCH = 60, 2, 2
 OPTIONS = {'d_rtrl': {}, 'pp_prop': {'decay_or_rank': 0.9}, 'rtrl': {}, 'uoro': {}}
 GROUPS = ('module', 'pp_prop'), ('d_rtrl', 'rtrl', 'uoro')
 NAMES = tuple(name for group in GROUPS for name in group)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 import killed_run  # noqa: E402
 import killing  # noqa: E402
 
-KILLS = 10  # of each group of learners, 20 in all
+KILLS = 20  # of each group of learners
 
 assert KILLS * killing.MOST_STEPS <= killed_run.STEPS
 
