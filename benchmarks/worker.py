@@ -221,7 +221,7 @@ def pure_stream(steps=STREAMED):
 
     @partial(jax.jit, donate_argnums=(0, 1))
     def empty(params, carry, x):
-        return jax.tree.map(jnp.negative, (params, carry))
+        return jax.lax.optimization_barrier((params, carry))
 
     def run(step):
         p, c = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
