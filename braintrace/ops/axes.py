@@ -185,16 +185,19 @@ def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) 
     return gradient(op, x, dy) + spread_gradient(op, before[0][None], before[1][None])
 
 
-def outer(op: Op, x: Any, q: jax.Array) -> jax.Array:
+def outer(op: Op, x: Any, q: jax.Array, order: str | None = None) -> jax.Array:
     """`sum_k x_k (x) q_k`, what a block adds to a trace: `(states, *trace)` from `q`,
-    `(steps, states, *y)`."""
+    `(steps, states, *y)`; its axes in another `order` where labels say all."""
+    order = order or f'S{op.axes.trace}'
     if op.axes.x is None:
-        return q.sum(0)
+        return q.sum(0).transpose([f'S{op.axes.y}'.index(c) for c in order])
     if op.outer is not None:
         return op.outer(x, q)
-    return _sum_of_products(
-        op, f'ZS{op.axes.y}', op.at_y(q), f'Z{op.axes.x}', op.at_x(x), f'S{op.axes.trace}'
-    )
+    of_q, q = f'ZS{op.axes.y}', op.at_y(q)
+    if order != f'S{op.axes.trace}':  # in that order already, so that the product comes out in it
+        in_order = 'Z' + ''.join(c for c in order if c in of_q)
+        of_q, q = in_order, q.transpose([of_q.index(c) for c in in_order])
+    return _sum_of_products(op, of_q, q, f'Z{op.axes.x}', op.at_x(x), order)
 
 
 def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
@@ -215,11 +218,6 @@ def renewed(op: Op, x: Any, block: Block, e: jax.Array) -> tuple[jax.Array, jax.
         return op.renew(x, block, e)
     met = gradient(op, x, block.dy) + read(op, block.lam, e)
     return met, decay(op, block.Q, e) + outer(op, x, block.q)
-
-
-def kept_at(op: Op, e: jax.Array, there: Any) -> jax.Array:
-    """A trace where `there`, values at the units with one for each state first, says so."""
-    return _beside(op, op.at_y(jnp.asarray(there, e.dtype))) * e
 
 
 def read(op: Op, lam: jax.Array, e: jax.Array) -> jax.Array:

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..engine.loop import over_states, scan
-from ..ops.axes import FEW_STATES, Op, decay, gradient, outer, read
+from ..ops.axes import FEW_STATES, Op, decay, gradient
+from .list_trace import ListTrace
 from .neighbourhoods import Lists
 from .whole_state import TracedUse
 
@@ -61,13 +61,13 @@ class AtOnce(NamedTuple):
     """A use of a weight over a block.
 
     Args:
-        use: of the weight.
+        kept: the trace of the use.
         lists: of the units that its outputs reach.
         x: what multiplies the weight, `(K, ...)`.
         d: what each output does to its list in its own step, `(K, number, *y)`.
     """
 
-    use: TracedUse
+    kept: ListTrace
     lists: Lists
     x: Any
     d: jax.Array
@@ -78,20 +78,21 @@ class AtOnce(NamedTuple):
         dy = self._of_outputs(inside, 1)[:, 0]
         at_entry = back.mu_entry[:, :, None]
         at_entry = jnp.broadcast_to(at_entry, self._spread_shape(at_entry))
-        met = read(self.use.op, self._of_outputs(at_entry[None], 1)[0], e)
-        return gradient(_op_as_written(self.use), self.x, dy) + met
+        met = self.kept.read(self._of_outputs(at_entry[None], 1)[0], e)
+        return gradient(_op_as_written(self.kept.use), self.x, dy) + met
 
     def trace(self, back: BackInLists, e: jax.Array) -> jax.Array:
         """The trace at the end."""
         q = _product(self._by_list(self._flat(self.d)), jnp.swapaxes(back.Q, -1, -2))
-        return self._moved(back.Q_entry, e) + outer(self.use.op, self.x, self._of_outputs(q, 1))
+        return self._moved(back.Q_entry, e) + self.kept.outer(self.x, self._of_outputs(q, 1))
 
     def _moved(self, Q: jax.Array, e: jax.Array) -> jax.Array:
         """`Q e`."""
-        if self.use.op.line_up_y is None and len(e) > FEW_STATES:
-            return push_by_list(self.use, self.lists, Q, e)
+        op = self.kept.use.op
+        if op.line_up_y is None and Q.shape[-1] > FEW_STATES:
+            return self.kept.pushed_by_list(self.lists, Q, e)
         at = jnp.broadcast_to(Q[:, :, None], self._spread_shape(Q[:, :, None]))
-        return decay(self.use.op, self._of_outputs(at[None], 2)[0], e)
+        return decay(op, self._of_outputs(at[None], 2)[0], e)
 
     def _spread_shape(self, a: jax.Array) -> tuple[int, ...]:
         """The shape of values of lists, `(samples, lists, 1, ...)`, beside all members."""
@@ -99,27 +100,23 @@ class AtOnce(NamedTuple):
 
     def _flat(self, a: jax.Array) -> jax.Array:
         """From `(K, number, *y)` to `(K, samples, elements of y, number)`."""
-        axis = self.use.sample_axis
+        axis = self.kept.use.sample_axis
         a = jnp.moveaxis(a, 2 + axis, 1) if axis >= 0 else a[:, None]
         return jnp.moveaxis(a.reshape(*a.shape[:3], -1), 2, 3)
 
     def _by_list(self, a: jax.Array) -> jax.Array:
         """From `(K, samples, elements of y, number)` to `(K, samples, lists, members, number)`."""
-        members = self.lists.members
-        if not np.array_equal(members.ravel(), np.arange(a.shape[2])):
-            a = a[:, :, members.ravel()]
-        return a.reshape(*a.shape[:2], *members.shape, a.shape[-1])
+        a = self.lists.together(a, 2)
+        return a.reshape(*a.shape[:2], *self.lists.members.shape, a.shape[-1])
 
     def _of_outputs(self, a: jax.Array, lead: int) -> jax.Array:
         """From `(K, samples, lists, members, *numbers)` to `(K, *numbers, *y)`, where there are
         `lead` axes of numbers."""
         numbers = a.shape[4:]
-        a = a.reshape(*a.shape[:2], -1, *numbers)
-        if not np.array_equal(self.lists.place, np.arange(a.shape[2])):
-            a = a[:, :, self.lists.place]
-        a = a.reshape(*a.shape[:2], *self.use.inner_shape, *numbers)
+        a = self.lists.apart(a.reshape(*a.shape[:2], -1, *numbers), 2)
+        a = a.reshape(*a.shape[:2], *self.kept.use.inner_shape, *numbers)
         a = jnp.moveaxis(a, range(a.ndim - lead, a.ndim), range(1, 1 + lead))
-        axis = self.use.sample_axis
+        axis = self.kept.use.sample_axis
         if axis < 0:
             return jnp.squeeze(a, 1 + lead)
         return jnp.moveaxis(a, 1 + lead, 1 + lead + axis)
@@ -129,26 +126,6 @@ def _op_as_written(u: TracedUse) -> Op:
     """The op with all its weights, those that are masked out too."""
     assert u.use.op is not None
     return u.use.op
-
-
-def push_by_list(u: TracedUse, lists: Lists, blocks: jax.Array, e: jax.Array) -> jax.Array:
-    """A trace of `(number, *trace)` times the block of the list that each element of y has,
-    `(samples, lists, number, number)`."""
-    op = u.op
-    inner = [c for c in op.axes.y if c != u.sample_label]
-    rest = [c for c in op.axes.trace if c not in op.axes.y]
-    labels = f'.{op.axes.trace}'  # the dot stands for the elements of the list
-    front = [labels.index(c) for c in (*u.sample_label, *inner)]
-    back = [labels.index(c) for c in rest]
-    order = [*front, 0, *back]
-    shape = [e.shape[a] for a in order]
-    flat = e.transpose(order).reshape(len(blocks), lists.place.size, len(e), -1)
-    # All elements with one list beside each other: one product of matrices for a list.
-    many, most = lists.members.shape
-    together = flat[:, lists.members.ravel()].reshape(len(blocks), many, most, len(e), -1)
-    grown = jnp.einsum('blrs,blmsi->blmri', blocks, together)
-    grown = grown.reshape(len(blocks), many * most, len(e), -1)[:, lists.place]
-    return grown.reshape(shape).transpose(np.argsort(order))
 
 
 def _product(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from ..graph.analysis import Row
@@ -36,7 +37,8 @@ class Neighbours(NamedTuple):
         units, there = (a.reshape(len(a), -1).T for a in (self.units, self.there))
         both = np.concatenate([units, there], 1)
         _, first, which = np.unique(both, axis=0, return_index=True, return_inverse=True)
-        which = which.ravel()
+        by_first = np.argsort(first)  # lists in the order of the elements that have them
+        first, which = first[by_first], np.argsort(by_first)[which.ravel()]
         count = np.bincount(which)
         if len(count) * count.max() > 2 * len(which):  # too unequal: each element by itself
             first = which = np.arange(len(both))
@@ -59,6 +61,21 @@ class Lists(NamedTuple):
     there: np.ndarray
     members: np.ndarray
     place: np.ndarray
+
+    def together(self, a: jax.Array, axis: int) -> jax.Array:
+        """Elements of y on an axis, in the order of the lists: `lists * most` of them."""
+        return _taken(a, self.members.ravel(), axis)
+
+    def apart(self, a: jax.Array, axis: int) -> jax.Array:
+        """Back to the order of y."""
+        return _taken(a, self.place, axis)
+
+
+def _taken(a: jax.Array, places: np.ndarray, axis: int) -> jax.Array:
+    """`take`, which copies, only where it changes something."""
+    if np.array_equal(places, np.arange(a.shape[axis])):
+        return a
+    return jnp.take(a, places, axis)
 
 
 class Neighbourhoods:

@@ -22,12 +22,12 @@ import numpy as np
 
 from ..engine.loop import scan
 from ..engine.window import Window
-from ..ops.axes import decay, gradient, kept_at, outer, read
+from ..ops.axes import decay, gradient
 from ..plan.kept import Passage
-from ..plan.keys import trace_type
 from ..plan.layout import Layout
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-from .lists_over_blocks import AtOnce, BackInLists, back_in_lists, push_by_list
+from .list_trace import ListTrace
+from .lists_over_blocks import AtOnce, BackInLists, back_in_lists
 from .neighbourhoods import Lists, Neighbourhoods, Neighbours
 from .whole_state import SampleState, TracedUse
 
@@ -66,20 +66,27 @@ class SparseInfluence(BlockCarrier):
         return Neighbourhoods(self.state, self.n, self.far_reach)
 
     @cached_property
-    def _pairs(self) -> list[tuple[TracedUse, Neighbours]]:
-        return list(zip(self.state.uses, self.near.of_uses, strict=True))
+    def _kept(self) -> list[ListTrace]:
+        """The trace of each use."""
+        return list(map(ListTrace, self.state.uses, self.near.of_uses))
 
     @cached_property
     def _at_once(self) -> dict[int, Lists]:
         """The lists of those uses, by number, that go over a block at once: of which the blocks of
-        Phi are no larger than the trace."""
-        lists = {i: near.by_list for i, (_, near) in enumerate(self._pairs)}
-        return {i: a for i, a in lists.items() if a.units.size <= self._pairs[i][0].weights}
+        Phi are no larger than the traces that they move, unless one dense product moves all."""
+        lists = {i: kept.near.by_list for i, kept in enumerate(self._kept)}
+        moved: dict[tuple, int] = {}
+        for i, a in lists.items():
+            moved[_told(a)] = moved.get(_told(a), 0) + self._kept[i].use.weights
+        dense = {i for i, a in lists.items() if self._kept[i].near.alike and len(a.units) > 1}
+        return {
+            i: a for i, a in lists.items() if a.units.size <= moved[_told(a)] and i not in dense
+        }
 
     @cached_property
     def _step_by_step(self) -> list[int]:
         """The other uses."""
-        return [i for i in range(len(self._pairs)) if i not in self._at_once]
+        return [i for i in range(len(self._kept)) if i not in self._at_once]
 
     @cached_property
     def step_bytes(self) -> int:  # type: ignore[override]
@@ -95,36 +102,33 @@ class SparseInfluence(BlockCarrier):
         return self.state.bytes_of_a_step
 
     def init(self) -> Traces:
-        traces: Traces = {}
-        for u, near in self._pairs:
-            shape = len(near.units), *u.op.trace_shape(u.y.aval.shape)
-            traces[u.key] = jnp.zeros(shape, trace_type(u.use.w.aval.dtype))
-        return traces
+        return {kept.use.key: kept.init() for kept in self._kept}
 
     def _read(self, traces: Traces, lam: jax.Array, uses: Sequence[int]) -> list[Any]:
         """What credit of the state, `(samples, elements)`, gives with the traces: a gradient for
         each of these uses."""
         weights = []
-        for u, near in [self._pairs[i] for i in uses]:
+        for kept in [self._kept[i] for i in uses]:
+            u, near = kept
             at = lam[..., near.units] * near.there
             if u.sample_axis >= 0:
                 at = jnp.moveaxis(at, 0, 1 + u.sample_axis)
-            weights.append(read(u.op, at, traces[u.key]))
+            weights.append(kept.read(at, traces[u.key]))
         return weights
 
     def _push(self, traces: Traces, pulled: PulledRows, uses: Sequence[int]) -> Traces:
         """`Phi e`, inside the neighbourhoods of these uses."""
         new: Traces = {}
         blocks: dict[tuple, jax.Array] = {}  # by the lists that they are for
-        for u, near in [self._pairs[i] for i in uses]:
-            e = traces[u.key]
+        for kept in [self._kept[i] for i in uses]:
+            (u, near), e = kept, traces[kept.use.key]
             if near.alike:
-                new[u.key] = self._push_together(u, near, e, pulled)
+                new[u.key] = self._push_together(kept, e, pulled)
             elif u.op.line_up_y is None:
                 lists = near.by_list
                 if _told(lists) not in blocks:
                     blocks[_told(lists)] = self._blocks(lists, pulled)
-                new[u.key] = push_by_list(u, lists, blocks[_told(lists)], e)
+                new[u.key] = kept.pushed_by_list(lists, blocks[_told(lists)], e)
             else:
                 new[u.key] = self._push_apart(u, near, e, pulled)
         return new
@@ -143,18 +147,14 @@ class SparseInfluence(BlockCarrier):
             picked = jnp.moveaxis(jnp.moveaxis(Phi, 1, 2)[pulled.row_of(to), of], -1, 0)
         return picked * there
 
-    def _push_together(self, u: TracedUse, near: Neighbours, e: Any, pulled: PulledRows) -> Any:
-        """Where all elements of y have the same neighbourhood: one dense product."""
-        rows = near.units.reshape(len(near.units), -1)[:, 0]
+    def _push_together(self, kept: ListTrace, e: Any, pulled: PulledRows) -> Any:
+        """Where all elements of y have the same list: one dense product."""
+        rows = kept.near.units.reshape(len(kept.near.units), -1)[:, 0]
         Phi = pulled.Phi[pulled.row_of(rows)][..., rows]
         if pulled.colour is not None:
             reach = self.near.of_state[rows][:, rows]
             Phi = Phi * (reach if self.state.axes is None else reach[:, None])
-        trace = u.op.axes.trace
-        grown = jnp.einsum(f'Y{u.sample_label}Z,Z{trace}->Y{trace}', Phi, e)
-        if near.there.all():
-            return grown
-        return kept_at(u.op, grown, _beside_samples(near.there, u, 1))
+        return kept.pushed_together(Phi, e)
 
     def _push_apart(self, u: TracedUse, near: Neighbours, e: Any, pulled: PulledRows) -> Any:
         """Where neighbourhoods differ and each weight has its own: a block of Phi for each."""
@@ -172,7 +172,7 @@ class SparseInfluence(BlockCarrier):
     def _in_own_step(self, i: int, pulled: PulledRows) -> jax.Array:
         """What the outputs of a use do to their neighbourhoods in their own steps,
         `(K, number, *y)`."""
-        u, near = self._pairs[i]
+        u, near = self._kept[i]
         there = near.there
         if pulled.colour is not None:
             reached = self.near.of_outputs[i].reshape(self.state.size_of_one, *u.inner_shape)
@@ -187,20 +187,20 @@ class SparseInfluence(BlockCarrier):
         """The old traces of these uses, pushed, and what the steps add."""
         new: Traces = {}
         for i in uses:
-            u = self.state.uses[i]
-            grown = pushed[u.key] + outer(u.op, pulled.xs[i], self._in_own_step(i, pulled))
-            new[u.key] = grown.astype(traces[u.key].dtype)
+            kept, key = self._kept[i], self._kept[i].use.key
+            grown = pushed[key] + kept.outer(pulled.xs[i], self._in_own_step(i, pulled))
+            new[key] = grown.astype(traces[key].dtype)
         return new
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
-        every = range(len(self._pairs))
+        every = range(len(self._kept))
         weights = self._read(traces, self.state.rows(self.state.of_entry(entry)), every)
         return self.state.weights_to_params(weights, entry.captured, entry.params)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         pulled, every = (
             PulledRows(*self.state.influence_of_uses(window), None),
-            range(len(self._pairs)),
+            range(len(self._kept)),
         )
         return self._added(traces, self._push(traces, pulled, every), pulled, every)
 
@@ -261,7 +261,7 @@ class SparseInfluence(BlockCarrier):
                 found[_told(lists)] = self._back_in_lists(lists, signals, past, every)
             u, back = self.state.uses[i], found[_told(lists)]
             dys = every._replace(dys=[jnp.moveaxis(d[:, :, 0], 1, 0) for d in every.dys])
-            use = AtOnce(u, lists, every.xs[i], self._in_own_step(i, dys))
+            use = AtOnce(self._kept[i], lists, every.xs[i], self._in_own_step(i, dys))
             weights[i] = use.gradient(back, traces[u.key]).astype(u.use.w.aval.dtype)
             new[u.key] = use.trace(back, traces[u.key]).astype(traces[u.key].dtype)
         return new, weights

@@ -1,0 +1,113 @@
+"""The trace of a weight on lists of elements of the state, and how it lies in memory."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..ops.axes import FEW_STATES, outer, read
+from ..plan.keys import trace_type
+from .neighbourhoods import Lists, Neighbours
+from .whole_state import TracedUse
+
+
+class ListTrace(NamedTuple):
+    """The trace of one use of a weight: the axes of a trace, and one for the elements of a list,
+    labelled S.
+
+    On few elements, and where the op has a form of its own, S comes first. Otherwise the axes lie
+    as the products take them that move a trace on, so that nothing has to be turned round:
+
+        (samples, S, outputs, inputs)    one list for all outputs: one `Phi` moves all of a sample
+        (samples, outputs, S, inputs)    lists that differ: each output has a block of `Phi`
+    """
+
+    use: TracedUse
+    near: Neighbours
+
+    @property
+    def labels(self) -> str:
+        """The axes as they lie."""
+        op, samples = self.use.op, self.use.sample_label
+        if op.line_up_y is not None or len(self.near.units) <= FEW_STATES:
+            return f'S{op.axes.trace}'
+        outputs, rest = self._outputs, self._rest
+        return samples + (f'S{outputs}' if self.near.alike else f'{outputs}S') + rest
+
+    @property
+    def _outputs(self) -> str:
+        """The axes of y but that of samples."""
+        return ''.join(c for c in self.use.op.axes.y if c != self.use.sample_label)
+
+    @property
+    def _rest(self) -> str:
+        """The axes of a trace that y has not."""
+        axes = self.use.op.axes
+        return ''.join(c for c in axes.trace if c not in axes.y)
+
+    @property
+    def _as_labelled(self) -> bool:
+        return self.labels == f'S{self.use.op.axes.trace}'
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        op = self.use.op
+        size = dict(zip(op.axes.trace, op.trace_shape(self.use.y.aval.shape), strict=True))
+        size['S'] = len(self.near.units)
+        return tuple(size[c] for c in self.labels)
+
+    def init(self) -> jax.Array:
+        return jnp.zeros(self.shape, trace_type(self.use.use.w.aval.dtype))
+
+    def outer(self, x: Any, q: jax.Array) -> jax.Array:
+        """What a block adds, from `q` of `(steps, S, *y)`."""
+        return outer(self.use.op, x, q, self.labels)
+
+    def read(self, lam: jax.Array, e: jax.Array) -> jax.Array:
+        """What credit at the lists of the outputs, `(S, *y)`, gives: a gradient of the weight."""
+        op, samples = self.use.op, self.use.sample_label
+        if self._as_labelled:
+            return read(op, lam, e)
+        of_lam = f'S{op.axes.y}'
+        if self.near.alike:  # the trace is zero outside of a neighbourhood: one credit for all
+            lam = lam[tuple(slice(None) if c in f'S{samples}' else 0 for c in of_lam)]
+            of_lam = f'S{samples}'
+        of_weight = ''.join(c for c in self.labels if c in op.axes.w)
+        met = jnp.einsum(f'{of_lam},{self.labels}->{samples}{of_weight}', lam, e)
+        met = met.sum(0) if samples else met
+        return op.to_weight(met.transpose([of_weight.index(c) for c in op.axes.w]))
+
+    def pushed_together(self, Phi: jax.Array, e: jax.Array) -> jax.Array:
+        """`Phi e` where all outputs have one list; `Phi` is `(S, (samples,) S)`."""
+        old, new = self.labels.replace('S', 'Z'), self.labels.replace('S', 'Y')
+        grown = jnp.einsum(f'Y{self.use.sample_label}Z,{old}->{new}', Phi, e)
+        return grown if self.near.there.all() else grown * self._at_trace(self.near.there)
+
+    def _at_trace(self, values: np.ndarray) -> np.ndarray:
+        """Values of one sample at the lists, `(S, *y)`, beside a trace."""
+        given = f'S{self._outputs}'
+        values = values.transpose([given.index(c) for c in self.labels if c in given])
+        return np.expand_dims(values, [k for k, c in enumerate(self.labels) if c not in given])
+
+    def pushed_by_list(self, lists: Lists, blocks: jax.Array, e: jax.Array) -> jax.Array:
+        """A trace times the block of the list that each output has,
+        `(samples, lists, number, number)`."""
+        order = [self.labels.index(c) for c in self._by_output]
+        shape = [e.shape[a] for a in order]
+        number, many, most = blocks.shape[-1], *lists.members.shape
+        flat = e.transpose(order).reshape(len(blocks), lists.place.size, number, -1)
+        # All outputs with one list beside each other.
+        together = lists.together(flat, 1).reshape(len(blocks), many, most, number, -1)
+        if most == 1:
+            grown = blocks @ jnp.squeeze(together, 2)
+        else:
+            grown = jnp.einsum('blrs,blmsi->blmri', blocks, together)
+        grown = lists.apart(grown.reshape(len(blocks), many * most, number, -1), 1)
+        return grown.reshape(shape).transpose(np.argsort(order))
+
+    @property
+    def _by_output(self) -> str:
+        return f'{self.use.sample_label}{self._outputs}S{self._rest}'
