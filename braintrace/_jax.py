@@ -345,10 +345,17 @@ PER_DEVICE = _per_device()
 def explicit_mesh(tree: Any) -> Any:
     """The mesh of arrays whose types say how they lie on it; None for none."""
     for a in jax.tree.leaves(tree):
-        mesh = jax.typeof(a).sharding.mesh if isinstance(a, jax.Array) else None
-        if mesh is not None and mesh.explicit_axes:
+        if not isinstance(a, jax.Array) or _on_one_device(a):
+            continue
+        mesh = jax.typeof(a).sharding.mesh
+        if mesh.explicit_axes:
             return mesh
     return None
+
+
+def _on_one_device(a: jax.Array) -> bool:
+    """Whether an array that is there lies on one device: the usual case, and quickly seen."""
+    return not isinstance(a, jax.core.Tracer) and isinstance(a.sharding, SingleDeviceSharding)
 
 
 def varying_axes(tree: Any) -> frozenset:
@@ -368,9 +375,8 @@ def mesh_axes(tree: Any) -> tuple[str, ...]:
 def type_of(a: Any) -> tuple:
     """The type of an array as programs depend on it: shape, dtype, and how it lies on the axes of a
     mesh."""
-    if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer):  # the usual case, and quick
-        placed = None if isinstance(a.sharding, SingleDeviceSharding) else a.sharding
-        return a.shape, a.dtype, placed, None
+    if isinstance(a, jax.Array) and not isinstance(a, jax.core.Tracer):
+        return a.shape, a.dtype, None if _on_one_device(a) else a.sharding, None
     if not hasattr(a, 'dtype'):
         return jnp.shape(a), jnp.result_type(a), None, None
     if not isinstance(a, jax.core.Tracer):

@@ -201,7 +201,7 @@ def from_signals(window: Window, signals: Sequence[Any]) -> tuple[list[Any], lis
     floats = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
 
     def new_floats(cuts, added, moving):
-        return new_hidden(window, cuts, added, moving, floats)
+        return new_hidden(window, window.moments, cuts, added, moving, floats)
 
     added = dict(enumerate(window.zeros_at([r.y_var for r in relations])))
     values, pull = pull_both(window, new_floats, added, list(window.before))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -41,10 +41,16 @@ class Factors:
 
     @cached_property
     def _of_groups(self) -> dict[int, OfGroup]:
+        return self._pulled(self._window.moments)
+
+    @cached_property
+    def _in_first_step(self) -> dict[int, OfGroup]:
+        return self._pulled(self._window.first_moment)
+
+    def _pulled(self, moments: Moment) -> dict[int, OfGroup]:
         rows = {g: self._rows_of(g) for g in self._window.layout.units}
-        return {
-            g: pull_units(self._window, g, of_group) for g, of_group in rows.items() if of_group
-        }
+        pulled = partial(pull_units, self._window, moments)
+        return {g: pulled(g, of_group) for g, of_group in rows.items() if of_group}
 
     def transition(self, group: int) -> jax.Array:
         """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same
@@ -54,14 +60,19 @@ class Factors:
     def least_transition(self, group: int) -> jax.Array:
         """The same with an axis of length one where it is the same in all steps, or for all
         samples."""
-        D, layout = self.transition(group), self._window.layout
-        return layout.steady_transitions[group].least(D, 3) if self._repeats else D
+        steady = self._window.layout.steady_transitions[group]
+        if not (steady.steps and self._repeats):
+            return self.transition(group)
+        return steady.of_first_step(self._in_first_step[group].D, 3)
 
     def least_slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
         """`slope` with an axis of length one where it is the same in all steps, or for all
         samples."""
-        df, layout = self.slope(relation, group, unit), self._window.layout
-        return layout.steady_slopes[relation, group].least(df, 2) if self._repeats else df
+        steady = self._window.layout.steady_slopes[relation, group]
+        if not (steady.steps and self._repeats):
+            return self.slope(relation, group, unit)
+        [df] = self._in_first_step[group].df[relation]
+        return steady.of_first_step(df, 2)
 
     @property
     def _repeats(self) -> bool:
@@ -80,22 +91,24 @@ class Factors:
         return sum(chosen)
 
 
-def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
-    """The factors of one group, by pulls from each of these new states."""
+def pull_units(window: Window, moments: Moment, group: int, new_rows: Sequence[Row]) -> OfGroup:
+    """The factors of one group in some steps, by pulls from each of these new states."""
     layout, program = window.layout, window.program
     units = layout.units[group]
     leaf_of = {v: i for i, v in enumerate(program.step.hidden_vars)}
     mine = sorted({f.relation for s in layout.slots_of(group) for f in s.feeds})
     colours = range(units.number_of_colours)
-    zeros = window.zeros_at([layout.relations[r].y_var for r in mine])
-    added, moving = dict(zip(mine, zeros, strict=True)), {i: window.before[i] for i in units.leaves}
+    before = moments.hidden
+    ys = {r: layout.relations[r].y_var.aval for r in mine}
+    added = {r: jnp.zeros((len(before[0]), *y.shape), y.dtype) for r, y in ys.items()}
+    moving = {i: before[i] for i in units.leaves}
     D: list[Any] = []
     df: dict[int, list[list]] = {r: [[] for _ in colours] for r in mine}
     for row in new_rows:
 
         def new_state(cuts, added, moving, row=row):
             leaf = leaf_of[row.old]
-            [new] = new_hidden(window, cuts, added, combine(moving, window.before), [leaf])
+            [new] = new_hidden(window, moments, cuts, added, combine(moving, before), [leaf])
             return row.of(new)
 
         value, pull = pull_both(window, new_state, added, moving)
@@ -115,12 +128,13 @@ def pull_units(window: Window, group: int, new_rows: Sequence[Row]) -> OfGroup:
 
 def new_hidden(
     window: Window,
+    moments: Moment,
     cuts: Cuts,
     added: dict[int, Any],
     moving: Sequence[Any],
     leaves: Sequence[int],
 ) -> list[Any]:
-    """Some of the new hidden leaves, by number, at all steps, as functions of the old ones
+    """Some of the new hidden leaves, by number, in some steps, as functions of the old ones
     (`moving`) and of what is added to the outputs of relations, along position-wise paths."""
     program, layout = window.program, window.layout
     wanted = [program.step.hidden_outs[i] for i in leaves]
@@ -137,7 +151,7 @@ def new_hidden(
         values = evaluate(program, window.at(moment), track, overrides, wanted)
         return values.on_track(wanted)
 
-    return window.over_steps(one, added, list(moving))
+    return window.over_steps(one, added, list(moving), moments=moments)
 
 
 def pull_both(

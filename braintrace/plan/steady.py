@@ -7,7 +7,7 @@ then to have it once: an axis of length one stands for all steps, or for all sam
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 
@@ -22,13 +22,11 @@ class Steady(NamedTuple):
     steps: bool = False
     first: bool = False
 
-    def least(self, a: Any, lead: int) -> Any:
-        """Slopes with the steps first and `lead` axes before the first of what they belong to,
-        without repetition."""
-        if not self.steps:
-            return a
+    def of_first_step(self, a: jax.Array, lead: int) -> jax.Array:
+        """Slopes of one step, with `lead` axes before the first of what they belong to, without
+        repetition along that."""
         is_there = self.first and a.ndim > lead
-        return jax.lax.slice_in_dim(a[:1], 0, 1, axis=lead) if is_there else a[:1]
+        return jax.lax.slice_in_dim(a, 0, 1, axis=lead) if is_there else a
 
 
 MOVING = Steady()

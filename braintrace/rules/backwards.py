@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..engine.loop import apart, inner, scan
+from ..engine.loop import apart, inner, over_states, scan
 from ..plan.layout import Feed
 
 
@@ -34,25 +34,46 @@ def backwards(D: jax.Array, c: jax.Array, keep: bool) -> Backwards:
     `c` is (K, states, *units). `D` is (K, states, states, *units), with an axis of length one where
     it is the same in all steps, or for all samples.
     """
-    states, length, entries = range(D.shape[1]), len(c), apart(D, 2)
-    in_all_steps = jax.tree.map(lambda a: a[0], entries) if len(D) < length else None
-    Q_end = None
-    if keep:
-        Q_end = [[jnp.full_like(D[0, a, b], float(a == b)) for b in states] for a in states]
+    steady, start = len(D) < len(c), jnp.zeros_like(c[0])
+    if steady:
+
+        def with_same(mu, c_k):
+            return _credit_before(mu, D[0], c_k), mu
+
+        mu_entry, mu = scan(with_same, start, c, len(c), reverse=True)
+        Q_entry, Q = _powers(D[0], len(c)) if keep else (None, None)
+        return Backwards(mu, mu_entry, Q, Q_entry)
 
     def turn(carry, at):
         (mu, Q), (D_k, c_k) = carry, at
-        columns = list(zip(*(in_all_steps or D_k), strict=True))
-        earlier = [c_k[b] + inner(mu, columns[b]) for b in states]
-        Q_earlier = [[inner(row, column) for column in columns] for row in Q] if keep else None
-        return (earlier, Q_earlier), (mu, Q)
+        earlier = None if Q is None else _product(Q, D_k)
+        return (_credit_before(mu, D_k, c_k), earlier), carry
 
-    start = [jnp.zeros_like(c[0, a]) for a in states], Q_end
-    each = None if in_all_steps else entries, apart(c, 1)
-    (mu_entry, Q_entry), (mu, Q) = scan(turn, start, each, length, reverse=True)
-    if not keep:
-        return Backwards(jnp.stack(mu, 1), jnp.stack(mu_entry), None, None)
-    of_steps, at_entry = [jnp.stack(row, 1) for row in Q], [jnp.stack(row) for row in Q_entry]
-    return Backwards(
-        jnp.stack(mu, 1), jnp.stack(mu_entry), jnp.stack(of_steps, 1), jnp.stack(at_entry)
-    )
+    Q_end = _identity(D[0]) if keep else None
+    (mu_entry, Q_entry), (mu, Q) = scan(turn, (start, Q_end), (D, c), len(c), reverse=True)
+    return Backwards(mu, mu_entry, Q, Q_entry)
+
+
+def _credit_before(mu: jax.Array, D: jax.Array, c: jax.Array) -> jax.Array:
+    """`c + D^T mu`, (states, *units)."""
+    return c + over_states(mu[:, None], D, 0)
+
+
+def _product(Q: jax.Array, D: jax.Array) -> jax.Array:
+    """`Q D` for each unit, both (states, states, *units)."""
+    return over_states(Q[:, :, None], D[None], 1)
+
+
+def _identity(D: jax.Array) -> jax.Array:
+    """Each state stays as it is, like `D` of (states, states, *units)."""
+    one = jnp.eye(len(D), dtype=D.dtype).reshape(*D.shape[:2], *[1] * (D.ndim - 2))
+    return jnp.broadcast_to(one, D.shape)
+
+
+def _powers(D: jax.Array, length: int) -> tuple[jax.Array, jax.Array]:
+    """`D^length`, and `D^(length - 1 - k)` for each step k: each half of them from the other."""
+    powers, leap = _identity(D)[None], D
+    while len(powers) <= length:
+        powers = jnp.concatenate([powers, over_states(leap[None, :, :, None], powers[:, None], 2)])
+        leap = _product(leap, leap)
+    return powers[length], powers[length - 1 :: -1]

@@ -311,7 +311,7 @@ class PureLearner(PlainRunMixin):
         key = 'grad', loss_fn, window, reduction, fresh, progress, skeleton
         extra = Extra(signal, per_step(modulator, length))
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
-        captured = self._large_constants(loss_fn, params, carry, *first_of((inputs, targets)))
+        captured = self._large_constants(loss_fn, params, carry, inputs, targets)
         split = split_of(leaves, (carry, inputs))
         given = split, captured, leaves, carry, inputs, targets, mask, extra
         like = (leaves, None), carry
@@ -350,7 +350,7 @@ class PureLearner(PlainRunMixin):
 
         key = 'evolve', window, skeleton
         jitted = partial(self._cache.get(key, make, lambda _: skeleton.lasting), length)
-        captured = self._large_constants(None, params, carry, first_of(inputs), ())
+        captured = self._large_constants(None, params, carry, inputs, ())
         split = split_of(leaves, (carry, inputs))
         given = split, captured, leaves, carry, inputs
         like = None, carry
@@ -374,7 +374,8 @@ class PureLearner(PlainRunMixin):
         which XLA does not look at every number as it does at constants."""
         if not self._closes_over_much:
             return None
-        return self._compiled(loss_fn, params, carry.state, inputs, targets).captured
+        data = first_of((inputs, targets))
+        return self._compiled(loss_fn, params, carry.state, *data).captured
 
     def _split(self, xs: Any, carry: Carry) -> tuple:
         """The sequences of the step's inputs."""
