@@ -278,7 +278,7 @@ class FunctionPrimitive(Primitive):
 
         super().__init__(name)
         self.f = f
-        self.def_impl(lambda *a, **params: jax.jit(functools.partial(f, **params))(*a))
+        self.def_impl(lambda *a, **params: jax.jit(functools.partial(self.bind, **params))(*a))
         self.def_abstract_eval(self._shapes)
         mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=False))
         ad.primitive_jvps[self] = self._jvp
@@ -302,6 +302,45 @@ class FunctionPrimitive(Primitive):
             tuple(primals),
             tuple(ad.instantiate_zeros(t) for t in tangents),
         )
+
+
+class BilinearPrimitive(FunctionPrimitive):
+    """A primitive that computes a function of two operands, linear in each.
+
+    Args:
+        name: of the primitive.
+        f: the function.
+        on_cpu: what runs on a CPU in its place, and gives the same.
+        to_first, to_second: `(credit, the other operand, **params)` to credit of an operand.
+        batched: `(a, b, their axes of a batch or None, **params)` to the results, batch first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        f: Callable,
+        on_cpu: Callable,
+        to_first: Callable,
+        to_second: Callable,
+        batched: Callable,
+    ):
+        from jax.interpreters import ad, batching, mlir
+
+        super().__init__(name, f)
+        lower = mlir.lower_fun(on_cpu, multiple_results=False)
+        mlir.register_lowering(self, lower, platform='cpu')
+
+        def credit_of_first(credit: Any, _: Any, b: Any, **params: Any) -> Any:
+            return to_first(credit, b, **params)
+
+        def credit_of_second(credit: Any, a: Any, _: Any, **params: Any) -> Any:
+            return to_second(credit, a, **params)
+
+        def in_batches(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+            return batched(*args, *axes, **params), 0
+
+        ad.defbilinear(self, credit_of_first, credit_of_second)
+        batching.primitive_batchers[self] = in_batches
 
 
 _WHERE_IT_VARIES = ('manual_axis_type', 'vma')  # of an abstract value, from JAX 0.10 on and before

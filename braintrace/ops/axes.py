@@ -9,10 +9,8 @@ bring x and y into it. The kernels at the end serve all ops.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import reduce
 from string import ascii_letters
 from typing import Any, NamedTuple
 
@@ -20,10 +18,9 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Atom
+from .terms import einsum, einsum_in_terms, placed
 
 FEW_STATES = 8  # of more, a product of matrices is faster than a sum of states
-TERMS = 32  # of a sum that is written out
-FEW_SAMPLES = 4  # of more, a product of matrices is faster than a sum of samples
 
 
 class Axes(NamedTuple):
@@ -226,21 +223,8 @@ def renewed(op: Op, x: Any, block: Block, e: jax.Array) -> tuple[jax.Array, jax.
 
 def read(op: Op, lam: jax.Array, e: jax.Array) -> jax.Array:
     """`lam . e`: credit at the units, `(states, *y)`, meets the trace."""
-    at_trace = _beside(op, op.at_y(lam))
-    lead = e.ndim - len(op.axes.w)  # states and samples
-    flat = [a.reshape(-1, *a.shape[lead:]) for a in (at_trace, e)]
-    return op.to_weight(_sum_of_terms(*flat))
-
-
-def _sum_of_terms(a: jax.Array, b: jax.Array) -> jax.Array:
-    """`sum_n a[n] * b[n]`, term by term: on a CPU XLA makes one loop of that, which reads all once,
-    while it would turn b round for a product of matrices."""
-    if len(b) <= TERMS:
-        return reduce(jnp.add, [a[n] * b[n] for n in range(len(b))])
-    rest = len(b) % TERMS
-    x, y = (c[rest:].reshape(-1, TERMS, *c.shape[1:]) for c in (a, b))
-    total = reduce(jnp.add, [x[:, n] * y[:, n] for n in range(TERMS)]).sum(0)
-    return total + _sum_of_terms(a[:rest], b[:rest]) if rest else total
+    labels = f'S{op.axes.y},S{op.axes.trace}->{op.axes.w}'
+    return op.to_weight(einsum_in_terms(op.at_y(lam), e, labels=labels))
 
 
 def _beside(op: Op, values: jax.Array) -> jax.Array:
@@ -255,17 +239,9 @@ def _over_steps(xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.A
     one step: XLA would turn an operand round for it."""
     assert xs[0] == ys[0] == 'Z'
     if len(x) > 1 or len(y) > 1:
-        return _einsum(f'{xs},{ys}->{out}', x, y)
-    xs, x, ys, y = xs[1:], jnp.squeeze(x, 0), ys[1:], jnp.squeeze(y, 0)
-    size = dict(zip(xs + ys, x.shape + y.shape, strict=True))
-    summed = [c for c in size if c not in out]
-    if math.prod(size[c] for c in summed) > FEW_SAMPLES:
-        return _einsum(f'{xs},{ys}->{out}', x, y)
-    # As a sum it is part of the loops around it.
-    placed = [_placed(labels, a, [*summed, *out]) for labels, a in ((xs, x), (ys, y))]
-    lead = [size[c] for c in summed]
-    spread_out = [jnp.broadcast_to(a, (*lead, *a.shape[len(lead) :])) for a in placed]
-    return _sum_of_terms(*[a.reshape(-1, *a.shape[len(lead) :]) for a in spread_out])
+        return einsum(x, y, labels=f'{xs},{ys}->{out}')
+    x, y, labels = jnp.squeeze(x, 0), jnp.squeeze(y, 0), f'{xs[1:]},{ys[1:]}->{out}'
+    return einsum_in_terms(x, y, labels=labels)
 
 
 def _sum_of_products(op: Op, xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.Array:
@@ -274,20 +250,5 @@ def _sum_of_products(op: Op, xs: str, x: jax.Array, ys: str, y: jax.Array, out: 
         return _over_steps(xs, x, ys, y, out)
     # Nothing to contract but steps and samples: a loop that XLA fuses with the gathers before it.
     order = [*out, *[c for c in ys if c not in out]]
-    both = _placed(xs, x, order) * _placed(ys, y, order)
+    both = placed(xs, x, order) * placed(ys, y, order)
     return both.sum(tuple(range(len(out), len(order))))
-
-
-def _placed(labels: str, a: jax.Array, order: Sequence[str]) -> jax.Array:
-    """An array with its axes in another order, and of length one where it has none."""
-    a = a.transpose([labels.index(c) for c in order if c in labels])
-    return jnp.expand_dims(a, [k for k, c in enumerate(order) if c not in labels])
-
-
-def _einsum(labels: str, a: jax.Array, b: jax.Array) -> jax.Array:
-    """`einsum`, part by part where only one of the two is complex."""
-    if jnp.iscomplexobj(a) == jnp.iscomplexobj(b):
-        return jnp.einsum(labels, a, b)
-    if jnp.iscomplexobj(a):
-        return jax.lax.complex(*[jnp.einsum(labels, of, b) for of in (a.real, a.imag)])
-    return jax.lax.complex(*[jnp.einsum(labels, a, of) for of in (b.real, b.imag)])

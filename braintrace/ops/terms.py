@@ -1,0 +1,99 @@
+"""Sums of products, written out term by term where that is faster on a CPU.
+
+XLA makes one loop of a sum that is written out, together with what is around it, and reads all of
+it once. For a product of matrices it first turns operands round; of a trace, that costs more than
+the product.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import reduce
+from string import ascii_letters
+
+import jax
+import jax.numpy as jnp
+
+from .._jax import BilinearPrimitive
+
+FEW_TERMS = 4  # of more, a product of matrices is faster, unless nothing is read twice
+TERMS = 32  # of a sum that is written out; longer ones are cut
+
+
+def einsum(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+    """`jnp.einsum`, part by part where only one of the two is complex."""
+    if jnp.iscomplexobj(a) == jnp.iscomplexobj(b):
+        return jnp.einsum(labels, a, b)
+    if jnp.iscomplexobj(a):
+        return jax.lax.complex(*[jnp.einsum(labels, of, b) for of in (a.real, a.imag)])
+    return jax.lax.complex(*[jnp.einsum(labels, a, of) for of in (b.real, b.imag)])
+
+
+def einsum_in_terms(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+    """The same, written out on a CPU where each element is a sum of few, or where one of the two
+    has all axes there are, so that nothing is read twice."""
+    if a.dtype != b.dtype:
+        return einsum(a, b, labels=labels)
+    return IN_TERMS.bind(a, b, labels=labels)
+
+
+def _parts(labels: str) -> tuple[str, str, str]:
+    given, out = labels.split('->')
+    of_a, of_b = given.split(',')
+    return of_a, of_b, out
+
+
+def _on_cpu(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+    of_a, of_b, out = _parts(labels)
+    size = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
+    over = [c for c in size if c not in out]
+    if len(size) not in (len(of_a), len(of_b)) and math.prod(size[c] for c in over) > FEW_TERMS:
+        return einsum(a, b, labels=labels)
+
+    def terms(of: str, values: jax.Array) -> jax.Array:
+        values = placed(of, values, [*over, *out])
+        rest = values.shape[len(over) :]
+        return jnp.broadcast_to(values, (*[size[c] for c in over], *rest)).reshape(-1, *rest)
+
+    return _total(terms(of_a, a), terms(of_b, b))
+
+
+def _total(a: jax.Array, b: jax.Array) -> jax.Array:
+    """`sum_n a[n] * b[n]`."""
+    if len(b) <= TERMS:
+        return reduce(jnp.add, [a[n] * b[n] for n in range(len(b))])
+    rest = len(b) % TERMS
+    x, y = (c[rest:].reshape(-1, TERMS, *c.shape[1:]) for c in (a, b))
+    total = reduce(jnp.add, [x[:, n] * y[:, n] for n in range(TERMS)]).sum(0)
+    return total + _total(a[:rest], b[:rest]) if rest else total
+
+
+def placed(labels: str, a: jax.Array, order: Sequence[str]) -> jax.Array:
+    """An array with its axes in another order, and of length one where it has none."""
+    a = a.transpose([labels.index(c) for c in order if c in labels])
+    return jnp.expand_dims(a, [k for k, c in enumerate(order) if c not in labels])
+
+
+def _to_first(credit: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+    of_a, of_b, out = _parts(labels)
+    return einsum_in_terms(credit, b, labels=f'{out},{of_b}->{of_a}')
+
+
+def _to_second(credit: jax.Array, a: jax.Array, *, labels: str) -> jax.Array:
+    of_a, of_b, out = _parts(labels)
+    return einsum_in_terms(credit, a, labels=f'{out},{of_a}->{of_b}')
+
+
+def _in_batches(
+    a: jax.Array, b: jax.Array, at_a: int | None, at_b: int | None, *, labels: str
+) -> jax.Array:
+    new = next(c for c in ascii_letters if c not in labels)
+    parts, given = [*_parts(labels)], [a, b]
+    for k, axis in enumerate((at_a, at_b)):
+        if axis is not None:
+            parts[k], given[k] = new + parts[k], jnp.moveaxis(given[k], axis, 0)
+    return einsum_in_terms(*given, labels=f'{parts[0]},{parts[1]}->{new}{parts[2]}')
+
+
+IN_TERMS = BilinearPrimitive('einsum_in_terms', einsum, _on_cpu, _to_first, _to_second, _in_batches)
