@@ -80,6 +80,14 @@ class ListTrace(NamedTuple):
         met = met.sum(0) if samples else met
         return op.to_weight(met.transpose([of_weight.index(c) for c in op.axes.w]))
 
+    def read_state(self, lam: jax.Array, e: jax.Array) -> jax.Array:
+        """What credit of the state, `((samples,) elements)`, gives: a gradient of the weight."""
+        units, there = self.near
+        at = lam[..., units] * there
+        if self.use.sample_axis >= 0:
+            at = jnp.moveaxis(at, 0, 1 + self.use.sample_axis)
+        return self.read(at, e)
+
     def pushed_together(self, Phi: jax.Array, e: jax.Array) -> jax.Array:
         """`Phi e` where all outputs have one list; `Phi` is `(S, (samples,) S)`."""
         old, new = self.labels.replace('S', 'Z'), self.labels.replace('S', 'Y')

@@ -52,6 +52,13 @@ class Neighbours(NamedTuple):
         return Lists(units[first], there[first], members, place)
 
 
+def all_elements(number: int, u: TracedUse) -> Neighbours:
+    """All elements of the state as what each output of a use may influence."""
+    shape = number, *u.inner_shape
+    every = np.arange(number).reshape(-1, *[1] * len(u.inner_shape))
+    return Neighbours(np.broadcast_to(every, shape), np.broadcast_to(True, shape))
+
+
 class Lists(NamedTuple):
     """Lists of elements of the state, `units` and `there` of `(lists, number)`, the elements of y
     that have each list, `members` of `(lists, most)` (the first of them again where there are

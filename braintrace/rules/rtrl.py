@@ -16,11 +16,12 @@ import jax.numpy as jnp
 
 from ..engine.window import Window
 from ..graph.samples import sample_axes
-from ..ops.axes import outer
 from ..plan.kept import Passage
 from ..plan.keys import TRACE, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
+from .list_trace import ListTrace
+from .neighbourhoods import all_elements
 from .whole_state import FloatParam, SampleState, WholeState
 
 
@@ -86,29 +87,27 @@ class RtrlOfSamples(Carrier):
     def window_step_bytes(self) -> int:
         return self.state.bytes_of_a_step
 
+    @cached_property
+    def _kept(self) -> list[ListTrace]:
+        """The trace of each use, on all elements of the state."""
+        n = self.state.size_of_one
+        return [ListTrace(u, all_elements(n, u)) for u in self.state.uses]
+
     def init(self) -> Traces:
-        traces: Traces = {}
-        for u in self.state.uses:
-            shape = self.state.size_of_one, *u.op.trace_shape(u.y.aval.shape)
-            traces[u.key] = jnp.zeros(shape, trace_type(u.use.w.aval.dtype))
-        return traces
+        return {kept.use.key: kept.init() for kept in self._kept}
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         lam = self.state.rows(self.state.of_entry(entry))
-        weights = []
-        for u in self.state.uses:
-            labels = f'{u.sample_label}Z,Z{u.op.axes.trace}->{u.op.axes.w}'
-            weights.append(u.op.to_weight(jnp.einsum(labels, lam, traces[u.key])))
+        weights = [kept.read_state(lam, traces[kept.use.key]) for kept in self._kept]
         return self.state.weights_to_params(weights, entry.captured, entry.params)
 
     def advance(self, traces: Traces, window: Window) -> Traces:
         Phi, dys, xs = self.state.influence_of_uses(window)
         new: Traces = {}
-        for u, dy, x in zip(self.state.uses, dys, xs, strict=True):
-            trace = u.op.axes.trace
-            grown = jnp.einsum(f'Y{u.sample_label}Z,Z{trace}->Y{trace}', Phi, traces[u.key])
-            J = grown + outer(u.op, x, jnp.moveaxis(dy, 0, 1))
-            new[u.key] = J.astype(traces[u.key].dtype)
+        for kept, dy, x in zip(self._kept, dys, xs, strict=True):
+            e = traces[kept.use.key]
+            J = kept.pushed_together(Phi, e) + kept.outer(x, jnp.moveaxis(dy, 0, 1))
+            new[kept.use.key] = J.astype(e.dtype)
         return new
 
     def loses(self, way: Passage) -> str | None:

@@ -107,14 +107,8 @@ class SparseInfluence(BlockCarrier):
     def _read(self, traces: Traces, lam: jax.Array, uses: Sequence[int]) -> list[Any]:
         """What credit of the state, `(samples, elements)`, gives with the traces: a gradient for
         each of these uses."""
-        weights = []
-        for kept in [self._kept[i] for i in uses]:
-            u, near = kept
-            at = lam[..., near.units] * near.there
-            if u.sample_axis >= 0:
-                at = jnp.moveaxis(at, 0, 1 + u.sample_axis)
-            weights.append(kept.read(at, traces[u.key]))
-        return weights
+        chosen = [self._kept[i] for i in uses]
+        return [kept.read_state(lam, traces[kept.use.key]) for kept in chosen]
 
     def _push(self, traces: Traces, pulled: PulledRows, uses: Sequence[int]) -> Traces:
         """`Phi e`, inside the neighbourhoods of these uses."""
