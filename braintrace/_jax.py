@@ -42,6 +42,8 @@ What leans on internals, and what breaks if it goes:
   `ad.instantiate_zeros`; `batching.defvectorized`, `batching.primitive_batchers`:
   `identity_primitive`, `FunctionPrimitive`. Marks and ops of the interface would have no rules
   under jit, grad and vmap; `custom_jvp` with a named `jit` inside is the way around.
+- `ad.defbilinear`, and `num_devices` of `ctx.module_context.axis_context` in a lowering rule:
+  `BilinearPrimitive`. Without the second, sums are never written out, which is slower.
 - Tangents that are symbolic zeros (`ad.Zero`): `FunctionPrimitive`. Made into arrays of zeros,
   which XLA removes; without `instantiate_zeros`, ask `type(t)` and make them by hand.
 - In other rooms, by name only: the primitives in the tables of `graph/` and `ops/` with their
@@ -310,7 +312,7 @@ class BilinearPrimitive(FunctionPrimitive):
     Args:
         name: of the primitive.
         f: the function.
-        on_cpu: what runs on a CPU in its place, and gives the same.
+        on_cpu: what runs in its place on one CPU, and gives the same.
         to_first, to_second: `(credit, the other operand, **params)` to credit of an operand.
         batched: `(a, b, their axes of a batch or None, **params)` to the results, batch first.
     """
@@ -327,7 +329,12 @@ class BilinearPrimitive(FunctionPrimitive):
         from jax.interpreters import ad, batching, mlir
 
         super().__init__(name, f)
-        lower = mlir.lower_fun(on_cpu, multiple_results=False)
+        usual, alone = (mlir.lower_fun(g, multiple_results=False) for g in (f, on_cpu))
+
+        def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+            devices = getattr(ctx.module_context.axis_context, 'num_devices', None)
+            return (alone if devices == 1 else usual)(ctx, *args, **params)
+
         mlir.register_lowering(self, lower, platform='cpu')
 
         def credit_of_first(credit: Any, _: Any, b: Any, **params: Any) -> Any:

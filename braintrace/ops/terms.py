@@ -2,7 +2,7 @@
 
 XLA makes one loop of a sum that is written out, together with what is around it, and reads all of
 it once. For a product of matrices it first turns operands round; of a trace, that costs more than
-the product.
+the product. On several devices it stays an einsum, which XLA can share among them.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ def _on_cpu(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     of_a, of_b, out = _parts(labels)
     size = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
     over = [c for c in size if c not in out]
-    if len(size) not in (len(of_a), len(of_b)) and math.prod(size[c] for c in over) > FEW_TERMS:
+    lead = [size[c] for c in over]
+    if len(size) not in (len(of_a), len(of_b)) and math.prod(lead) > FEW_TERMS:
         return einsum(a, b, labels=labels)
 
     def terms(of: str, values: jax.Array) -> jax.Array:
         values = placed(of, values, [*over, *out])
         rest = values.shape[len(over) :]
-        return jnp.broadcast_to(values, (*[size[c] for c in over], *rest)).reshape(-1, *rest)
+        return jnp.broadcast_to(values, (*lead, *rest)).reshape(math.prod(lead), *rest)
 
     return _total(terms(of_a, a), terms(of_b, b))
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..ops.axes import FEW_STATES, outer, read
 from ..plan.keys import trace_type
-from .neighbourhoods import Lists, Neighbours
+from .neighbourhoods import Lists, Neighbours, taken
 from .whole_state import TracedUse
 
 
@@ -72,21 +72,28 @@ class ListTrace(NamedTuple):
         if self._as_labelled:
             return read(op, lam, e)
         of_lam = f'S{op.axes.y}'
-        if self.near.alike:  # the trace is zero outside of a neighbourhood: one credit for all
-            lam = lam[tuple(slice(None) if c in f'S{samples}' else 0 for c in of_lam)]
-            of_lam = f'S{samples}'
-        of_weight = ''.join(c for c in self.labels if c in op.axes.w)
-        met = jnp.einsum(f'{of_lam},{self.labels}->{samples}{of_weight}', lam, e)
-        met = met.sum(0) if samples else met
-        return op.to_weight(met.transpose([of_weight.index(c) for c in op.axes.w]))
+        if not self.near.alike:
+            return self._met(of_lam, lam, e)
+        # The trace is zero outside of a neighbourhood: one credit for all outputs.
+        one = lam[tuple(slice(None) if c in f'S{samples}' else 0 for c in of_lam)]
+        return self._met(f'S{samples}', one, e)
 
     def read_state(self, lam: jax.Array, e: jax.Array) -> jax.Array:
         """What credit of the state, `((samples,) elements)`, gives: a gradient of the weight."""
-        units, there = self.near
-        at = lam[..., units] * there
+        if self.near.alike and not self._as_labelled:
+            return self._met(f'{self.use.sample_label}S', taken(lam, self.near.first, -1), e)
+        at = lam[..., self.near.units] * self.near.there
         if self.use.sample_axis >= 0:
             at = jnp.moveaxis(at, 0, 1 + self.use.sample_axis)
         return self.read(at, e)
+
+    def _met(self, of_lam: str, lam: jax.Array, e: jax.Array) -> jax.Array:
+        op, samples = self.use.op, self.use.sample_label
+        left = ''.join(c for c in self.labels if c in op.axes.w + samples)
+        met = jnp.einsum(f'{of_lam},{self.labels}->{left}', lam, e)
+        if samples and samples not in op.axes.w:
+            met, left = met.sum(0), left[1:]
+        return op.to_weight(met.transpose([left.index(c) for c in op.axes.w]))
 
     def pushed_together(self, Phi: jax.Array, e: jax.Array) -> jax.Array:
         """`Phi e` where all outputs have one list; `Phi` is `(S, (samples,) S)`."""

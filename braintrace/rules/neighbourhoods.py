@@ -32,6 +32,11 @@ class Neighbours(NamedTuple):
         return bool((flat == flat[:, :1]).all())
 
     @property
+    def first(self) -> np.ndarray:
+        """The list of the first element of y."""
+        return self.units.reshape(len(self.units), -1)[:, 0]
+
+    @property
     def by_list(self) -> Lists:
         """The different lists, and the elements of y that have each."""
         units, there = (a.reshape(len(a), -1).T for a in (self.units, self.there))
@@ -71,14 +76,14 @@ class Lists(NamedTuple):
 
     def together(self, a: jax.Array, axis: int) -> jax.Array:
         """Elements of y on an axis, in the order of the lists: `lists * most` of them."""
-        return _taken(a, self.members.ravel(), axis)
+        return taken(a, self.members.ravel(), axis)
 
     def apart(self, a: jax.Array, axis: int) -> jax.Array:
         """Back to the order of y."""
-        return _taken(a, self.place, axis)
+        return taken(a, self.place, axis)
 
 
-def _taken(a: jax.Array, places: np.ndarray, axis: int) -> jax.Array:
+def taken(a: jax.Array, places: np.ndarray, axis: int) -> jax.Array:
     """`take`, which copies, only where it changes something."""
     if np.array_equal(places, np.arange(a.shape[axis])):
         return a

@@ -143,7 +143,7 @@ class SparseInfluence(BlockCarrier):
 
     def _push_together(self, kept: ListTrace, e: Any, pulled: PulledRows) -> Any:
         """Where all elements of y have the same list: one dense product."""
-        rows = kept.near.units.reshape(len(kept.near.units), -1)[:, 0]
+        rows = kept.near.first
         Phi = pulled.Phi[pulled.row_of(rows)][..., rows]
         if pulled.colour is not None:
             reach = self.near.of_state[rows][:, rows]

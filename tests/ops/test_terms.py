@@ -1,0 +1,38 @@
+"""Sums of products, written out term by term."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from braintrace.ops.terms import TERMS, einsum, einsum_in_terms
+
+SIZES = dict(S=2, b=4, i=3, j=5, n=2 * TERMS + 3, o=0)
+
+
+@pytest.mark.parametrize(
+    'labels', ['Sbj,Sbij->ij', 'nj,nij->ij', 'bi,bj->ij', 'ni,nj->ij', 'Sbj,Sbj->j', 'bo,bj->oj']
+)
+def test_it_is_an_einsum(labels):
+    rng = np.random.RandomState(0)
+    of_a, of_b = labels.split('->')[0].split(',')
+    a, b, more = (rng.randn(*[SIZES[c] for c in of]) for of in (of_a, of_b, 'S' + of_b))
+
+    def all_of_it(f):
+        def one(a, b):
+            return f(a, b, labels=labels)
+
+        def square(a, b):
+            return (one(a, b) ** 2).sum()
+
+        twice = jax.vmap(jax.grad(square, (0, 1)), (None, 0))(a, more)
+        return one(a, b), jax.jit(one)(a, b), jax.vmap(one, (None, 0), -1)(a, more), twice
+
+    pairs = zip(*[jax.tree.leaves(all_of_it(f)) for f in (einsum_in_terms, einsum)], strict=True)
+    for found, expected in pairs:
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_one_of_them_may_be_complex():
+    a, b = jnp.arange(3.0), jnp.arange(6.0).reshape(3, 2) * (1 + 2j)
+    np.testing.assert_allclose(einsum_in_terms(a, b, labels='n,nj->j'), a @ b)
