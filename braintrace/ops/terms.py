@@ -49,7 +49,8 @@ def _on_cpu(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     size = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
     over = [c for c in size if c not in out]
     lead = [size[c] for c in over]
-    if len(size) not in (len(of_a), len(of_b)) and math.prod(lead) > FEW_TERMS:
+    nothing_twice = len(size) in (len(of_a), len(of_b))
+    if 0 in size.values() or not (nothing_twice or math.prod(lead) <= FEW_TERMS):
         return einsum(a, b, labels=labels)
 
     def terms(of: str, values: jax.Array) -> jax.Array:
