@@ -6,11 +6,7 @@ gradient is there, the peak memory of this process, and what of it a gradient ta
 a recurrent layer of leaky neurons with exponential synapses; the degrees have heavy tails.
 """
 
-import ctypes
-import gc
 import json
-import pathlib
-import resource
 import sys
 import time
 import warnings
@@ -20,6 +16,7 @@ import brainstate
 import jax
 import jax.numpy as jnp
 import numpy as np
+from memory import growth, of_arrays, peak, promised_bytes
 from models import spike
 
 import braintrace
@@ -133,14 +130,8 @@ def online(model, case, xs, wanted, ours):
             **(of_gradient if ours else {}),
         )
 
-    promised = promised_bytes(learner.report.memory) / 1e9 if ours else None
+    promised = promised_bytes(learner.report.memory, STEPS) / 1e9 if ours else None
     return seconds, promised, lambda: run(xs, wanted)
-
-
-def promised_bytes(memory):
-    """What the report says that a gradient takes, for a block of all steps."""
-    more = STEPS - memory['block_steps']
-    return memory['peak_bytes'] + more * memory['block_bytes'] // memory['block_steps']
 
 
 def main(library, case, neurons, synapses):
@@ -173,27 +164,6 @@ def main(library, case, neurons, synapses):
     row |= dict(ms=min(times), graph=seconds, first=first, gb=max(highest, peak()))
     row |= dict(promised=promised, taken=taken)
     print(json.dumps({**row, 'sum': sums}), flush=True)
-
-
-def of_arrays():
-    """The memory of all arrays that are there now, in GB."""
-    gc.collect()
-    return sum(a.nbytes for a in jax.live_arrays()) / 1e9
-
-
-def growth(run):
-    """What the memory of this process grows by in a call of what is compiled already, in GB."""
-    gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # what was freed before shall not serve unseen
-    pathlib.Path('/proc/self/clear_refs').write_text('5')  # the peak is counted from here
-    before = peak()
-    jax.block_until_ready(run())
-    return peak() - before
-
-
-def peak():
-    """The most memory that this process has had, in GB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
 
 
 if __name__ == '__main__':

@@ -5,8 +5,8 @@ import platform
 ONE_GRADIENT = (
     '| rule | model, inputs-units-batch-steps | ours, ms | 0.2.6, ms | faster by | BPTT, ms '
     '| ours / BPTT | at least, ms | first call, ours / 0.2.6, ms '
-    '| a process to the first gradient, s |\n'
-    '|---|---|---|---|---|---|---|---|---|---|'
+    '| a process to the first gradient, s | memory of a gradient, taken / promised, MB |\n'
+    '|---|---|---|---|---|---|---|---|---|---|---|'
 )
 EVERY_RULE = """## Every rule
 
@@ -146,6 +146,13 @@ def report(ours, theirs, starts):
         f'## Exact RTRL\n\ntanh RNN, 64 units, batch 8, 64 steps: step by step {one:.0f} ms, '
         f'in blocks of 32 {block:.1f} ms, {one / block:.0f} x faster.\n'
     )
+    row = by_case['rtrl at size']
+    units, steps, window = row['shape']
+    yield (
+        f'{units} units, {steps} steps in blocks of {window}: {row["ms"]:.0f} ms. Its products '
+        f'alone take {row["least"]:.0f} ms at the speed of one large product, '
+        f'{row["least"] / row["ms"]:.0%} of that.\n'
+    )
     seconds = by_case['compiling']['seconds']
     yield (
         f'## Compiling the graph\n\nOne GRU {seconds["gru"]:.2f} s, a stack of 100 '
@@ -201,6 +208,7 @@ def one_gradient(ours, theirs, starts, by_hand):
             f'{limit["ms"]:.1f}, {limit["bound"]}',
             f'{row["first"]:.0f} / {other["first"]:.0f}',
             f'{our_start:.1f} / {their_start:.1f}',
+            f'{limit["taken"] / 1e6:.1f} / {limit["promised"] / 1e6:.1f}',
         ]
         yield table_row(cells)
     yield (
@@ -214,7 +222,9 @@ def one_gradient(ours, theirs, starts, by_hand):
         '"At least" is what the products of the program take at the speed of one large product '
         f'({1 / machine["gflop"]:.0f} Gflop/s here), or what it must read and write, its traces '
         f'once a block, at the speed of a copy ({1 / machine["gigabyte"]:.0f} GB/s), or an empty '
-        f'compiled call ({machine["call"] * 1e6:.0f} us), whichever is most.\n'
+        f'compiled call ({machine["call"] * 1e6:.0f} us), whichever is most. The memory of a '
+        'gradient is what its compiled program takes besides weights and data, beside what '
+        '`learner.report` says.\n'
     )
 
 

@@ -14,7 +14,9 @@ import brainstate
 import jax
 import jax.numpy as jnp
 from by_hand import pp_prop
+from jax.extend.core import jaxpr_as_fun
 from limits import measure, work_of
+from memory import promised_bytes
 from models import CASES, Net, data, loss
 
 import braintrace
@@ -24,6 +26,7 @@ OURS = sys.argv[1] == 'ours'
 LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
 STREAMED = 2000  # steps of a stream
+RTRL_AT_SIZE = 256, 128, 64  # units, steps, steps in a block
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
 
 
@@ -64,12 +67,22 @@ def driver(cell, rule, shape, options):
 
 def least_work(cell, rule, shape, options):
     """What the gradient of a sequence has to do, for `limits`: the products of its program, and its
-    traces, read and written in each block."""
+    traces, read and written in each block; and the bytes of memory that its compiled program takes
+    besides weights and data, and that the report promises."""
     learner, grad, given = gradient(cell, rule, shape, options)
     program, _ = brainstate.transform.make_jaxpr(grad)(*given)
     memory = learner.report.memory
     blocks = 0 if options.get('fresh') else -(-shape[3] // memory['block_steps'])
-    return work_of(program, 2 * blocks * memory['trace_bytes'])
+    sizes = compiled_memory(program)
+    taken = sizes.temp_size_in_bytes + sizes.output_size_in_bytes + memory['trace_bytes']
+    promised = promised_bytes(memory, shape[3])
+    return work_of(program, 2 * blocks * memory['trace_bytes']), taken, promised
+
+
+def compiled_memory(program):
+    """What XLA says of the memory of a closed jaxpr."""
+    shapes = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in program.jaxpr.invars]
+    return jax.jit(jaxpr_as_fun(program)).lower(*shapes).compile().memory_analysis()
 
 
 def sequence(cell, rule, shape, options, again=3):
@@ -236,11 +249,9 @@ def mean_square(out):
     return jnp.mean(out**2)
 
 
-def rtrl():
-    """Milliseconds of exact RTRL, step by step and in blocks of 32.
-
-    A tanh RNN with 64 units, batch 8, 64 steps.
-    """
+def rtrl_of(units, steps, window):
+    """Exact RTRL on a tanh RNN, 16 inputs, batch 8, in blocks: a compiled gradient, which may use
+    the memory of the carry that it is given, its parameters and a carry."""
 
     def step(p, h, x):
         h = jnp.tanh(x @ p['W'] + h @ p['R'])
@@ -248,22 +259,40 @@ def rtrl():
 
     k = jax.random.split(jax.random.key(0), 5)
     params = dict(
-        W=jax.random.normal(k[0], (16, 64)) / 4,
-        R=jax.random.normal(k[1], (64, 64)) / 8,
-        o=jax.random.normal(k[2], (64, 4)) / 8,
+        W=jax.random.normal(k[0], (16, units)) / 4,
+        R=jax.random.normal(k[1], (units, units)) / units**0.5,
+        o=jax.random.normal(k[2], (units, 4)) / units**0.5,
     )
-    xs, ys = jax.random.normal(k[3], (64, 8, 16)), jax.random.normal(k[4], (64, 8, 4))
-    learner = braintrace.compile(step, 'rtrl', params, jnp.zeros((8, 64)), xs[0])
-    carry = learner.init(params, jnp.zeros((8, 64)))
+    xs, ys = jax.random.normal(k[3], (steps, 8, 16)), jax.random.normal(k[4], (steps, 8, 4))
+    state = jnp.zeros((8, units))
+    learner = braintrace.compile(step, 'rtrl', params, state, xs[0])
 
-    def milliseconds(window):
-        _, ms = best(lambda: learner.grad(loss, params, carry, xs, ys, window=window)[0][0], 2)
-        return ms
+    def grad(params, carry):
+        (grads, _), carry = learner.grad(loss, params, carry, xs, ys, window=window)
+        return grads, carry
 
-    return [milliseconds(window) for window in (1, 32)]
+    return jax.jit(grad, donate_argnums=1), params, learner.init(params, state)
 
 
-def memory(length, traces=True):
+def rtrl(units, steps, window):
+    """Milliseconds of it."""
+    grad, params, carry = rtrl_of(units, steps, window)
+
+    def run():
+        nonlocal carry
+        grads, carry = grad(params, carry)
+        return grads, carry
+
+    return best(run, 3)[1]
+
+
+def work_of_rtrl(units, steps, window):
+    """What it has to do, for `limits`."""
+    grad, params, carry = rtrl_of(units, steps, window)
+    return work_of(jax.make_jaxpr(grad)(params, carry))
+
+
+def temporary_bytes(length, traces=True):
     """Temporary bytes of the compiled gradient of a sequence of this length: of D_RTRL, or without
     traces of BPTT."""
 
@@ -332,8 +361,10 @@ def main():
         first, ms = sequence(cell, rule, shape, options)
         say(case=name, cell=cell, shape=shape, first=first, ms=ms)
         if OURS:
-            least, bound = least_work(cell, rule, shape, options).least(machine)
-            say(case='limit', of=name, cell=cell, shape=shape, ms=least, bound=bound)
+            work, *memory = least_work(cell, rule, shape, options)
+            least, bound = work.least(machine)
+            row = dict(of=name, cell=cell, shape=shape, ms=least, bound=bound)
+            say(case='limit', **row, taken=memory[0], promised=memory[1])
             first, ms = bptt(cell, shape)
             say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
     if OURS:
@@ -349,10 +380,13 @@ def main():
         us, of_empty = pure_stream()
         say(case='pure stream', us=us)
         say(case='empty stream', us=of_empty)
-        say(case='rtrl', ms=rtrl())
+        say(case='rtrl', ms=[rtrl(64, 64, 1), rtrl(64, 64, 32)])
+        at_size = RTRL_AT_SIZE
+        least, _ = work_of_rtrl(*at_size).least(machine)
+        say(case='rtrl at size', ms=rtrl(*at_size), least=least, shape=at_size)
         say(case='compiling', seconds=compiling())
         for case, traces in (('memory', True), ('memory of BPTT', False)):
-            say(case=case, bytes={n: memory(n, traces) for n in LENGTHS})
+            say(case=case, bytes={n: temporary_bytes(n, traces) for n in LENGTHS})
 
 
 if __name__ == '__main__':
