@@ -189,13 +189,13 @@ def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) 
 def outer(op: Op, x: Any, q: jax.Array, order: str | None = None) -> jax.Array:
     """`sum_k x_k (x) q_k`, what a block adds to a trace: `(states, *trace)` from `q`,
     `(steps, states, *y)`; its axes in another `order` where labels say all."""
-    order = order or f'S{op.axes.trace}'
-    if op.axes.x is None:
-        return q.sum(0).transpose([f'S{op.axes.y}'.index(c) for c in order])
-    if op.outer is not None:
-        return op.outer(x, q)
+    as_labelled = f'S{op.axes.trace}'
+    order = order or as_labelled
+    if op.axes.x is None or op.outer is not None:
+        made = q.sum(0) if op.outer is None else op.outer(x, q)
+        return made.transpose([as_labelled.index(c) for c in order])
     of_q, q = f'ZS{op.axes.y}', op.at_y(q)
-    if order != f'S{op.axes.trace}':  # in that order already, so that the product comes out in it
+    if order != as_labelled:  # in that order already, so that the product comes out in it
         in_order = 'Z' + ''.join(c for c in order if c in of_q)
         of_q, q = in_order, q.transpose([of_q.index(c) for c in in_order])
     return _sum_of_products(op, of_q, q, f'Z{op.axes.x}', op.at_x(x), order)

@@ -11,7 +11,8 @@ from typing import Any
 
 import jax
 
-from .._jax import Primitive, identity_primitive
+from .._jax import Primitive
+from ..primitives import identity_primitive
 
 
 @functools.cache

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .._jax import FunctionPrimitive, JaxprEqn
+from .._jax import JaxprEqn
+from ..primitives import FunctionPrimitive
 from .axes import Op
 
 OpRule = Callable[[JaxprEqn, int, Callable], Op]

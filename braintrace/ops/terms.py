@@ -15,7 +15,7 @@ from string import ascii_letters
 import jax
 import jax.numpy as jnp
 
-from .._jax import BilinearPrimitive
+from ..primitives import BilinearPrimitive
 
 FEW_TERMS = 4  # of more, a product of matrices is faster, unless nothing is read twice
 TERMS = 32  # of a sum that is written out; longer ones are cut

@@ -11,7 +11,6 @@ import jax
 import numpy as np
 
 from ..._jax import (
-    FunctionPrimitive,
     Jaxpr,
     JaxprEqn,
     Literal,
@@ -23,6 +22,7 @@ from ..._jax import (
     trace,
 )
 from ...errors import NotSupportedError
+from ...primitives import FunctionPrimitive
 from .algebra import Algebra
 from .primitives import RULES, several
 from .views import View, is_truth, number_of, whole

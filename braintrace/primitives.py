@@ -1,0 +1,115 @@
+"""Primitives of our own, with the rules that JAX asks of one.
+
+What leans on internals, and what breaks if it goes:
+
+- `jax.interpreters.mlir.register_lowering`, `lower_fun`; `ad.deflinear2`, `ad.primitive_jvps`,
+  `ad.instantiate_zeros`; `batching.defvectorized`, `batching.primitive_batchers`:
+  `identity_primitive`, `FunctionPrimitive`. Marks and ops of the interface would have no rules
+  under jit, grad and vmap; `custom_jvp` with a named `jit` inside is the way around.
+- `ad.defbilinear`, and `num_devices` of `ctx.module_context.axis_context` in a lowering rule:
+  `BilinearPrimitive`. Without the second, sums are never written out, which is slower.
+- Tangents that are symbolic zeros (`ad.Zero`): `FunctionPrimitive`. Made into arrays of zeros,
+  which XLA removes; without `instantiate_zeros`, ask `type(t)` and make them by hand.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from ._jax import Primitive
+
+
+def identity_primitive(name: str) -> Primitive:
+    """A primitive that returns its operand, with any parameters, under jit, grad and vmap."""
+    from jax.interpreters import ad, batching, mlir
+
+    p = Primitive(name)
+    p.def_impl(lambda x, **_: x)
+    p.def_abstract_eval(lambda x, **_: x)
+    mlir.register_lowering(p, lambda ctx, x, **_: [x])
+    ad.deflinear2(p, lambda ct, x, **params: [p.bind(ct, **params)])
+    batching.defvectorized(p)
+    return p
+
+
+class FunctionPrimitive(Primitive):
+    """A primitive that computes a function `f(*operands, **params)`; everything else JAX needs is
+    derived from it."""
+
+    def __init__(self, name: str, f: Callable):
+        from jax.interpreters import ad, batching, mlir
+
+        super().__init__(name)
+        self.f = f
+        self.def_impl(lambda *a, **params: jax.jit(functools.partial(self.bind, **params))(*a))
+        self.def_abstract_eval(self._shapes)
+        mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=False))
+        ad.primitive_jvps[self] = self._jvp
+        batching.primitive_batchers[self] = self._batched
+
+    def _shapes(self, *avals: Any, **params: Any) -> Any:
+        out = jax.eval_shape(
+            functools.partial(self.f, **params),
+            *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals],
+        )
+        return jax.core.ShapedArray(out.shape, out.dtype)
+
+    def _batched(self, args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+        return jax.vmap(functools.partial(self.f, **params), axes)(*args), 0
+
+    def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+        from jax.interpreters import ad
+
+        return jax.jvp(
+            functools.partial(self.f, **params),
+            tuple(primals),
+            tuple(ad.instantiate_zeros(t) for t in tangents),
+        )
+
+
+class BilinearPrimitive(FunctionPrimitive):
+    """A primitive that computes a function of two operands, linear in each.
+
+    Args:
+        name: of the primitive.
+        f: the function.
+        on_cpu: what runs in its place on one CPU, and gives the same.
+        to_first, to_second: `(credit, the other operand, **params)` to credit of an operand.
+        batched: `(a, b, their axes of a batch or None, **params)` to the results, batch first.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        f: Callable,
+        on_cpu: Callable,
+        to_first: Callable,
+        to_second: Callable,
+        batched: Callable,
+    ):
+        from jax.interpreters import ad, batching, mlir
+
+        super().__init__(name, f)
+        usual, alone = (mlir.lower_fun(g, multiple_results=False) for g in (f, on_cpu))
+
+        def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+            devices = getattr(ctx.module_context.axis_context, 'num_devices', None)
+            return (alone if devices == 1 else usual)(ctx, *args, **params)
+
+        mlir.register_lowering(self, lower, platform='cpu')
+
+        def credit_of_first(credit: Any, _: Any, b: Any, **params: Any) -> Any:
+            return to_first(credit, b, **params)
+
+        def credit_of_second(credit: Any, a: Any, _: Any, **params: Any) -> Any:
+            return to_second(credit, a, **params)
+
+        def in_batches(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+            return batched(*args, *axes, **params), 0
+
+        ad.defbilinear(self, credit_of_first, credit_of_second)
+        batching.primitive_batchers[self] = in_batches
