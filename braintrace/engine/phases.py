@@ -35,6 +35,7 @@ class Phases:
     """
 
     def __init__(self, loop: Loop, step: Step, wanted: Sequence[Var]):
+        self.before = loop.before
         self._states, self._outs = (len(step.hidden), len(step.other)), len(step.outs)
         state = [*step.hidden_vars, *step.other_vars]
         new = [*step.hidden_outs, *step.other_outs]

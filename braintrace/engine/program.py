@@ -12,6 +12,7 @@ from ..plan.layout import Layout
 from ..plan.self_paths import Detour
 from ..step import Step
 from .loop import Loop
+from .parted import part_products
 from .phases import Phases
 
 
@@ -80,9 +81,17 @@ class Program:
         return Loop(self.step, self.products)
 
     @cached_property
-    def phases(self) -> Phases:
-        """The same, with only that in the loop which has to wait."""
+    def _one_step(self) -> Phases:
         return Phases(self.loop, self.step, self.products)
+
+    @cached_property
+    def _many_steps(self) -> Phases:
+        step = part_products(self.step)
+        return Phases(Loop(step, self.products), step, self.products)
+
+    def phases(self, length: int) -> Phases:
+        """The same, with only that in the loop which has to wait."""
+        return self._one_step if length == 1 else self._many_steps
 
     def losses(self, outs: Sequence[Any]) -> list[Any]:
         """The outputs that credit comes from."""

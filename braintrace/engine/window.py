@@ -97,11 +97,13 @@ class Window:
     ):
         self.program, self.length, self.steps, self.split = program, length, steps, split
         self.given = _stand_in(program.step.input_vars, given)
-        handed = program.loop.before(given.captured, given.params)
         start, inputs = (list(given.hidden), list(given.other)), list(self.given.inputs)
         if given.spared is None:
-            exit, kept = program.phases.run(handed, *start, inputs, length)
+            phases = program.phases(length)
+            handed = phases.before(given.captured, given.params)
+            exit, kept = phases.run(handed, *start, inputs, length)
         else:
+            handed = program.loop.before(given.captured, given.params)
             exit, kept = scan(partial(self._forward, handed), start, (inputs, self._ok), length)
         self.hidden, self.other = exit
         self.before, self.before_other, self.outs, self.products = kept
