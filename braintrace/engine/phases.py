@@ -35,7 +35,7 @@ class Phases:
     """
 
     def __init__(self, loop: Loop, step: Step, wanted: Sequence[Var]):
-        self.before = loop.before
+        self._before = loop.before
         self._states, self._outs = (len(step.hidden), len(step.other)), len(step.outs)
         state = [*step.hidden_vars, *step.other_vars]
         new = [*step.hidden_outs, *step.other_outs]
@@ -55,11 +55,17 @@ class Phases:
         self._late = new_jaxpr([*given, *handed_on, *again, *kept], asked, late)
 
     def run(
-        self, handed: Values, hidden: Values, other: Values, inputs: Values, length: int
+        self,
+        captured: Values,
+        params: Values,
+        hidden: Values,
+        other: Values,
+        inputs: Values,
+        length: int,
     ) -> tuple[tuple[list, list], tuple[list, list, list, list]]:
         """The state after all steps; and for all steps the hidden and other states before them,
         outputs, and what was wanted besides."""
-        a, b = self._states
+        handed, (a, b) = self._before(captured, params), self._states
 
         def early(inputs):
             return run_jaxpr(self._early, *handed, *inputs)

@@ -99,9 +99,8 @@ class Window:
         self.given = _stand_in(program.step.input_vars, given)
         start, inputs = (list(given.hidden), list(given.other)), list(self.given.inputs)
         if given.spared is None:
-            phases = program.phases(length)
-            handed = phases.before(given.captured, given.params)
-            exit, kept = phases.run(handed, *start, inputs, length)
+            of_model = given.captured, given.params
+            exit, kept = program.phases(length).run(*of_model, *start, inputs, length)
         else:
             handed = program.loop.before(given.captured, given.params)
             exit, kept = scan(partial(self._forward, handed), start, (inputs, self._ok), length)
