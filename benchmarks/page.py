@@ -147,7 +147,7 @@ def report(ours, theirs, starts):
         f'in blocks of 32 {block:.1f} ms, {one / block:.0f} x faster.\n'
     )
     row = by_case['rtrl at size']
-    units, steps, window = row['shape']
+    units, steps, window = row['sizes']
     yield (
         f'{units} units, {steps} steps in blocks of {window}: {row["ms"]:.0f} ms. Its products '
         f'alone take {row["least"]:.0f} ms at the speed of one large product, '

@@ -383,7 +383,7 @@ def main():
         say(case='rtrl', ms=[rtrl(64, 64, 1), rtrl(64, 64, 32)])
         at_size = RTRL_AT_SIZE
         least, _ = work_of_rtrl(*at_size).least(machine)
-        say(case='rtrl at size', ms=rtrl(*at_size), least=least, shape=at_size)
+        say(case='rtrl at size', ms=rtrl(*at_size), least=least, sizes=at_size)
         say(case='compiling', seconds=compiling())
         for case, traces in (('memory', True), ('memory of BPTT', False)):
             say(case=case, bytes={n: temporary_bytes(n, traces) for n in LENGTHS})
