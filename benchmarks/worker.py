@@ -75,7 +75,7 @@ def least_work(cell, rule, shape, options):
     blocks = 0 if options.get('fresh') else -(-shape[3] // memory['block_steps'])
     sizes = compiled_memory(program)
     taken = sizes.temp_size_in_bytes + sizes.output_size_in_bytes + memory['trace_bytes']
-    promised = promised_bytes(memory, shape[3])
+    promised = promised_bytes(memory, min(shape[3], memory['block_steps']))
     return work_of(program, 2 * blocks * memory['trace_bytes']), taken, promised
 
 

@@ -30,6 +30,8 @@ from .records import Block, Carried, Gradients, Outcome, Run, Weights
 
 KEEP, RAISE = 'keep', 'raise'
 BUDGET = 256 * 2**20  # bytes that one block of steps may keep
+IN_CACHE = 36 * 2**20  # bytes of a block; the memory of a larger one slows it down
+MOST_OF_RENEWED = 6  # a block may be so many times as large as what it renews
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,12 +292,30 @@ class Core:
         if window == 'auto':
             if self.carrier.whole_sequence:
                 return length
-            return pick_window(length, self.bytes_per_step, self.budget)
+            return pick_window(length, self.bytes_per_step, self._of_a_block)
         if isinstance(window, bool) or not hasattr(window, '__index__'):
             raise TypeError(f"`window` must be a number of steps or 'auto', got {window!r}.")
         if window < 1:
             raise ValueError(f'`window` must be at least 1, got {window}.')
         return min(int(window), length)
+
+    @cached_property
+    def _of_a_block(self) -> int:
+        """The bytes that a block may have. With single-step credit its length changes no gradient:
+        one that a cache holds is faster, but where traces and gradients, which each block reads and
+        writes, are not small beside it."""
+        if not self.single_step:
+            return self.budget
+        renewed = self._trace_bytes + self._gradient_bytes
+        return min(self.budget, max(IN_CACHE, MOST_OF_RENEWED * renewed))
+
+    @property
+    def _trace_bytes(self) -> int:
+        return sum(a.size * a.dtype.itemsize for a in self.shapes.values())
+
+    @property
+    def _gradient_bytes(self) -> int:
+        return sum(_bytes(v) for v in self.program.step.param_vars)
 
     @cached_property
     def bytes_per_step(self) -> int:
@@ -317,10 +337,9 @@ class Core:
         """What a run costs: the bytes of all traces, the steps of the longest block that
         `window='auto'` takes, and its bytes; and what a gradient takes at its peak, besides the
         model: the traces before and after a block, the block, and the gradients."""
-        steps = pick_window(MOST_STEPS, self.bytes_per_step, self.budget)
-        traces = sum(a.size * a.dtype.itemsize for a in self.shapes.values())
+        steps = pick_window(MOST_STEPS, self.bytes_per_step, self._of_a_block)
+        traces, gradients = self._trace_bytes, self._gradient_bytes
         block = steps * self.bytes_per_step
-        gradients = sum(_bytes(v) for v in self.program.step.param_vars)
         return {
             'trace_bytes': traces,
             'block_steps': steps,
