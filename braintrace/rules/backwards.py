@@ -38,15 +38,20 @@ def backwards(D: jax.Array, c: jax.Array, keep: bool) -> Backwards:
 
     def turn(carry, at):
         (mu, Q), (D_k, c_k) = carry, at
-        D_k = D_k if in_all_steps is None else in_all_steps
+        D_k = in_all_steps if D_k is None else _together(D_k)
         earlier = c_k + over_states(mu[:, None], D_k, 0)
         Q_earlier = None if Q is None else over_states(Q[:, :, None], D_k[None], 1)
         return (earlier, Q_earlier), carry
 
     start = jnp.zeros_like(c[0]), _identity(D[0]) if keep else None
-    each = D if in_all_steps is None else None, c
+    each = apart(D, 2) if in_all_steps is None else None, c
     (mu_entry, Q_entry), (mu, Q) = scan(turn, start, each, len(c), reverse=True)
     return Backwards(mu, mu_entry, Q, Q_entry)
+
+
+def _together(entries: list[list[jax.Array]]) -> jax.Array:
+    """The entries of a matrix for each unit as one array: see `apart`."""
+    return jnp.stack([jnp.stack(row) for row in entries])
 
 
 def _identity(D: jax.Array) -> jax.Array:
