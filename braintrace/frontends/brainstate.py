@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from .._jax import Jaxpr, new_jaxpr, open_jaxpr, subjaxprs
 from ..errors import CompilationError, NotSupportedError
 from ..step import Leaf, Step, dotted
-from .base import HIDDEN, OTHER, PARAM, Held, Surroundings, TracedModel, Watched, leaves_of
+from .base import HIDDEN, OTHER, PARAM, Held, TracedModel, Watched, leaves_of
 from .brainevent import calls_kernel, choose_plain_kernels
-
-_double = jax.config.read('jax_enable_x64')
-import brainstate  # noqa: E402
-
-if _double and not jax.config.read('jax_enable_x64'):
-    # importing brainstate resets the precision; the user's choice stands
-    brainstate.environ.set(precision=64)
-
-
-MOVING = 't', 'i'  # of `brainstate.environ`: they change from step to step
+from .brainstate_compiled import compiled as compiled  # three parts of the `Framework`
+from .brainstate_environ import brainstate
+from .brainstate_environ import surroundings as surroundings
+from .brainstate_environ import within as within
 
 
 class StatefulStep(NamedTuple):
@@ -157,31 +149,6 @@ def _choose_kernels(jaxpr: Jaxpr) -> None:
         choose_plain_kernels()
 
 
-# ---- what surrounds a step ----
-
-
-def surroundings() -> Surroundings:
-    """What a step may read from `brainstate.environ`: the settings it is compiled for, and values
-    that move with time (`t`, `i` and arrays)."""
-    settings, moving = [], {}
-    for name, value in brainstate.environ.all().items():
-        if isinstance(value, str | int) and name not in MOVING:
-            settings.append((name, value))
-            continue
-        leaves, tree = jax.tree.flatten(value)
-        if name in MOVING or any(isinstance(a, jax.Array | np.ndarray) for a in leaves):
-            moving[name] = value
-        else:
-            known = [a if isinstance(a, Hashable) else id(a) for a in leaves]
-            settings.append((name, tree, *known))
-    return Surroundings(tuple(settings), moving)
-
-
-def within(moving: Mapping[str, Any]) -> AbstractContextManager:
-    """`brainstate.environ` with these values of what moves."""
-    return brainstate.environ.context(**moving) if moving else nullcontext()
-
-
 # ---- states that are replaced ----
 
 
@@ -243,102 +210,6 @@ def gradients(holders: Mapping, values: Mapping) -> dict:
 def grad(f: Callable, holders: Mapping) -> Callable:
     """The gradient of `f() -> (loss, aux)` by the states of these holders, with the aux."""
     return brainstate.transform.grad(f, holders, has_aux=True)
-
-
-def compiled(f: Callable, held: Callable[[], Watched]) -> _Compiled:
-    """`f`, which may write states, as one compiled call, with as little as possible between the
-    caller and XLA.
-
-    `states(*args)` of the result are the states that it reads or writes.
-    `held` says which states there are: when they are other ones, or when a setting of
-    `brainstate.environ` changes, it is compiled anew; for arguments and states of other shapes JAX
-    does so by itself. After an exception all states are as they were.
-    """
-    return _Compiled(f, held)
-
-
-class _Met(NamedTuple):
-    """What a function does to states: the stateful function that is traced, the states that it
-    reads or writes, and which of them it writes, by number."""
-
-    stateful: Any
-    states: list
-    written: list[int]
-
-    def is_like(self, other: _Met) -> bool:
-        """Whether the same states are read and the same written."""
-        same = [id(s) for s in self.states] == [id(s) for s in other.states]
-        return same and self.written == other.written
-
-
-class _Compiled:
-    def __init__(self, f: Callable, held: Callable[[], Watched]):
-        self._f, self._held = f, held
-        self._key: Any = None
-        self._met = _Met(None, [], [])
-        self._is_new = False
-        self._writers: list[Callable[[Any], None]] = []
-        self._jitted: Callable = f
-
-    def states(self, *args: Any) -> list:
-        """The states that it reads or writes, for arguments like these."""
-        self._prepare(args)
-        return list(self._met.states)
-
-    def pure(self, values: list, *args: Any) -> tuple[list, Any]:
-        """The new values of `states(*args)` and the result, from the old values."""
-        moving = self._prepare(args)
-        if moving:
-            raise NotSupportedError(
-                f'`brainstate.environ` has {", ".join(moving)}, which move with time, and a pure '
-                'function has no environment. Give them to the step as inputs.'
-            )
-        return self._pure(values, {}, args)
-
-    def _prepare(self, args: tuple) -> Mapping[str, Any]:
-        settings, moving = surroundings()
-        key = settings, self._held().key
-        if key != self._key:
-            self._met, self._is_new = self._trace(moving, args), True
-            written = [self._met.states[i] for i in self._met.written]
-            # the setter itself: `state.value = ...` gets there by a detour
-            self._writers = [partial(type(s).value.fset, s) for s in written]
-            self._jitted = jax.jit(self._changes)
-            self._key = key
-        return moving
-
-    def __call__(self, *args: Any) -> Any:
-        moving = self._prepare(args)
-        new, out = self._jitted([s.value for s in self._met.states], moving, args)
-        for write, value in zip(self._writers, new, strict=True):
-            write(value)
-        return out
-
-    def _trace(self, moving: Mapping[str, Any], args: tuple) -> _Met:
-        def run(moving, *args):
-            with within(moving):
-                return self._f(*args)
-
-        stateful = brainstate.transform.StatefulFunction(run, return_only_write=False, name='step')
-        with brainstate.check_state_value_tree():
-            states = list(stateful.get_states(moving, *args))
-        written = {id(s) for s in stateful.get_write_states(moving, *args)}
-        return _Met(stateful, states, [i for i, s in enumerate(states) if id(s) in written])
-
-    def _changes(self, values: list, moving: dict, args: tuple) -> tuple[list, Any]:
-        """The new values of the states that are written, and the result."""
-        new, out = self._pure(values, moving, args)
-        return [new[i] for i in self._met.written], out
-
-    def _pure(self, values: list, moving: dict, args: tuple) -> tuple[list, Any]:
-        met = self._met if self._is_new else self._trace(moving, args)
-        self._is_new = False
-        if not met.is_like(self._met):
-            raise ValueError(
-                'With inputs of this shape the step meets other states than before: make a new '
-                'stream for them.'
-            )
-        return met.stateful.jaxpr_call(values, moving, *args)
 
 
 # ---- a step that says what is wrong with it ----

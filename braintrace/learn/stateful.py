@@ -280,7 +280,8 @@ def give(
     if carried.skipped is not None:
         memory = {**memory, 'skipped': carried.skipped}
     if not with_traces:
-        learning.memory.value = memory
+        if carried.skipped is not None:  # what is written inside `jit` is copied: no more than this
+            learning.memory.value = memory
         return
     new = {str(key): trace for key, trace in carried.traces.items()}
     # a trace that this program does not advance has no meaning any more; feedback weights

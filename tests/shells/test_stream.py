@@ -7,6 +7,8 @@ import pytest
 from module_learner import T, X, Y, assert_same, learner_of
 from told import GATE
 
+import braintrace
+
 pytestmark = GATE
 
 
@@ -120,3 +122,35 @@ def test_a_stream_is_learning_step_by_step():
         X[:1], Y[:1], step_fn=lambda x, y: step2(x, y)[0], update=descend2, modulator=2.0
     )
     assert_same(values(reward), values(twice))
+
+
+def test_who_looks_on_sees_what_a_stream_reads_and_writes():
+    """Hooks, transformations of brainstate, and a transformation that cannot keep states."""
+    cell = bs.nn.ValinaRNNCell(X.shape[-1], 3)
+    learner = braintrace.compile(cell, 'd_rtrl', X[0][:1], batch_size=1)
+    [hidden] = cell.states(bs.HiddenState).values()
+    live = learner.etrace_stream(step_fn=lambda x: learner(x).sum(), update=lambda grads: None)
+    live(X[0][:1])
+    first = hidden.value
+
+    seen = []
+    handle = hidden.register_hook('write_after', lambda context: seen.append(context.value))
+    live(X[1][:1])
+    assert len(seen) == 1 and (seen[0] == hidden.value).all()
+    hidden.unregister_hook(handle)
+    seen.clear()
+    live(X[2][:1])
+    assert not seen and not (hidden.value == first).all()
+
+    with bs.StateTraceStack() as trace:
+        live(X[3][:1])
+    written = dict(zip(map(id, trace.states), trace.been_writen, strict=True))
+    assert written[id(hidden)]
+
+    before = hidden.value
+    with pytest.raises(Exception, match='tracer'):
+        jax.jit(live)(X[4][:1])
+    assert (hidden.value == before).all()
+    step = bs.transform.jit(lambda x: live(x))
+    step(X[4][:1])
+    assert not (hidden.value == before).all()
