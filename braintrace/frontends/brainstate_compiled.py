@@ -77,6 +77,12 @@ class _Met(NamedTuple):
         return same and self.written == other.written
 
 
+def _are_traced(made: list) -> bool:
+    """Whether what a compiled call has made are no values yet: all of it, or nothing."""
+    leaves = jax.tree.leaves(made)
+    return bool(leaves) and isinstance(leaves[0], jax.core.Tracer)
+
+
 class _Compiled:
     def __init__(self, f: Callable, held: Callable[[], Watched]):
         self._f, self._held = f, held
@@ -116,7 +122,7 @@ class _Compiled:
         unseen = self._read.unseen()
         values = self._read.read() if unseen else [s.value for s in self._met.states]
         new, out = self._jitted(values, moving, args)
-        if unseen and not any(isinstance(a, jax.core.Tracer) for a in jax.tree.leaves(new)):
+        if unseen and not _are_traced(new):
             self._written.write(new)
             return out
         for state, value in zip(self._met.changed, new, strict=True):
