@@ -23,6 +23,15 @@ GRU; ours follows it to all units it reaches, which costs more.
 | model | rule | us a step, ours | 0.2.6 | BPTT | bytes of traces, ours | 0.2.6 \
 | ours, cosine and error | 0.2.6 | ours, window 16 |
 |---|---|---|---|---|---|---|---|---|---|"""
+OWN_LOOPS = """## In a loop of one's own
+
+A learner that is called step by step in brainstate's `scan`, with `grad` of each step inside and \
+the gradients added up: the whole sequence, milliseconds, ours / 0.2.6. With "all gradients" ours \
+gives one to the read-out and to the reset gate of the GRU too, to which 0.2.6 gives none; \
+"the same work" leaves those out on both sides.
+
+| rule | model, inputs-units-batch-steps | all gradients | ratio | the same work | ratio |
+|---|---|---|---|---|---|"""
 EXACT_CREDIT = """## Exact credit inside windows
 
 With `vjp_method='multi-step'` credit is exact inside a window, and a rule differs from BPTT by \
@@ -56,12 +65,13 @@ REMARKS = {
 HOW_TO_REPEAT = """## How to repeat it
 
 `make bench` sets up one environment with this project and one with braintrace 0.2.6, runs \
-`benchmarks/worker.py`, `benchmarks/rules.py` and `benchmarks/credit.py` in each, keeps what was \
+`benchmarks/worker.py`, `benchmarks/own_loops.py`, `benchmarks/rules.py` and \
+`benchmarks/credit.py` in each, keeps what was \
 measured in `benchmarks/figures.json`, and
 writes this page and its charts from that; `make charts` draws the charts again. \
 `python benchmarks/run.py OURS REFERENCE docs/benchmarks.md credit`, with two interpreters, \
-measures exact credit alone, and so do `worker`, `starts` and `rules` for the other parts. Both \
-libraries are used through their public \
+measures exact credit alone, and so do `worker`, `loops`, `starts` and `rules` for the other \
+parts. Both libraries are used through their public \
 interface, on the models of `benchmarks/models.py`, which are written once for both: only the
 class of linear layers differs. Keep the machine idle meanwhile: it takes about half an hour.
 """
@@ -69,6 +79,7 @@ class of linear layers differs. Keep the machine idle meanwhile: it takes about 
 
 PARTS = {
     'worker': 'gradients and streams',
+    'loops': "loops of one's own",
     'starts': 'the times of whole processes',
     'rules': 'the table of every rule and its charts',
     'credit': 'exact credit inside windows',
@@ -258,6 +269,17 @@ def streams(by_case, reference):
         us = by_case[case]['us']
         yield table_row([learner, f'{us:.0f}', f'{us / reference:.2f}'])
     yield f"| 0.2.6, in brainstate's `jit` | {reference:.0f} | 1 |\n"
+
+
+def report_loops(ours, theirs):
+    """The rows of `own_loops.py`, of ours and of the reference."""
+    yield OWN_LOOPS
+    for row, other in zip(ours, theirs, strict=True):
+        times = [f'{a:.2f} / {b:.2f}' for a, b in zip(row['ms'], other['ms'], strict=True)]
+        ratios = [f'{a / b:.2f}' for a, b in zip(row['ms'], other['ms'], strict=True)]
+        pairs = zip(times, ratios, strict=True)
+        yield table_row([row['rule'], model_of(row), *[cell for pair in pairs for cell in pair]])
+    yield ''
 
 
 def report_rules(ours, theirs):

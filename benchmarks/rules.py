@@ -15,7 +15,7 @@ import braintrace
 
 warnings.simplefilter('ignore')
 SIZES = [(8, 16, 4, 32), (16, 32, 8, 64), (64, 128, 16, 100)]  # inputs, units, batch, steps
-CELLS = {'gru': SIZES, 'lstm': SIZES, 'lif': SIZES, 'alif': SIZES[1:2]}
+CELLS = {'gru': SIZES, 'lstm': SIZES, 'lif': SIZES, 'alif': SIZES[1:]}
 RULES = {
     'D_RTRL': {},
     'pp_prop': {'decay_or_rank': 0.9},

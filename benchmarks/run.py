@@ -1,8 +1,8 @@
 """Ours, braintrace 0.2.6 and BPTT side by side on this machine.
 
-`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `worker`, `starts`, `rules` or `credit` at the
-end for that part alone. What was measured is kept in `figures.json`, and the page and its charts
-are made from that.
+`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `worker`, `loops`, `starts`, `rules` or
+`credit` at the end for that part alone, or several of them with commas between. What was measured
+is kept in `figures.json`, and the page and its charts are made from that.
 """
 
 import json
@@ -19,6 +19,7 @@ from page import (
     in_short,
     report,
     report_credit,
+    report_loops,
     report_rules,
     with_section,
 )
@@ -67,11 +68,12 @@ def main(ours, reference, output=None, only=None):
 
     parts = {  # twice, in turns, where the least time counts: a machine has its moods
         'worker': lambda: least(*[measure_both() for _ in range(2)]),
+        'loops': lambda: least(*[measure_both('own_loops.py') for _ in range(2)]),
         'starts': lambda: least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
         'rules': lambda: measure_both('rules.py'),
         'credit': lambda: measure_both('credit.py'),
     }
-    figures, chosen = json.loads(FIGURES.read_text()), [only] if only else list(parts)
+    figures, chosen = json.loads(FIGURES.read_text()), only.split(',') if only else list(parts)
     figures |= {part: parts[part]() for part in chosen}
     figures['earlier'] = [part for part in parts if part not in chosen]
     store(figures)
@@ -105,6 +107,7 @@ def page_of(figures):
         beginning(figures['earlier']),
         in_short(figures),
         *report(*figures['worker'], figures['starts']),
+        *report_loops(*figures['loops']),
         *report_rules(*figures['rules']),
         *report_credit(*figures['credit']),
         HOW_TO_REPEAT,

@@ -8,17 +8,12 @@ import sys
 import time
 from functools import partial
 
-import brainstate
 import jax
-import jax.numpy as jnp
-from models import Net, data, loss
+from own_loops import LOOPS, own_loop
 from rules import BEYOND, HEAVY, RULES, SIZES, bptt, grad_of
-from worker import CASES, LINEAR, OURS, driver, own_streamed, streamed
-
-import braintrace
+from worker import CASES, OURS, driver, own_streamed, streamed
 
 LARGEST = SIZES[-1]
-TRACED_BY_REFERENCE = {'gru': ('Wz', 'Wh'), 'lif': ('W', 'R')}
 WHILE = 0.3  # seconds of a turn
 
 
@@ -43,31 +38,7 @@ def by_bptt(cell, shape):
 
 
 def in_own_loop(cell, rule, shape, same_work=False):
-    """A user's own loop with a gradient in it, summed over the steps; for the same work only of the
-    weights to which 0.2.6 gives one."""
-
-    def make():
-        xs, ys = data(shape)
-        net, options = Net(cell, LINEAR, *shape[:2]), RULES[rule]
-        algorithm = getattr(braintrace, rule)
-        learner = braintrace.compile(net, algorithm, xs[0], batch_size=shape[2], **options)
-        weights = net.states(brainstate.ParamState)
-        if same_work:
-            weights = {k: s for k, s in weights.items() if k[1] in TRACED_BY_REFERENCE[cell]}
-
-        @brainstate.transform.jit
-        def run(xs, ys):
-            def one(total, xy):
-                x, y = xy
-                grads = brainstate.transform.grad(lambda: loss(learner(x), y), weights)()
-                return jax.tree.map(jnp.add, total, dict(grads)), None
-
-            zero = jax.tree.map(jnp.zeros_like, {k: s.value for k, s in weights.items()})
-            return brainstate.transform.scan(one, zero, (xs, ys))[0]
-
-        return lambda: jax.tree.leaves(run(xs, ys))
-
-    return make
+    return lambda: own_loop(cell, rule, shape, same_work)
 
 
 def named(cell, rule, shape):
@@ -80,9 +51,6 @@ EVERY_RULE = [
     for shape in SIZES
     for rule in {**RULES, **BEYOND}
     if not (rule in HEAVY and shape == LARGEST)
-]
-LOOPS = [
-    (cell, rule, s) for cell in ('gru', 'lif') for s in SIZES for rule in ('D_RTRL', 'pp_prop')
 ]
 # By name, what makes a learner and gives its run.
 ALL = {

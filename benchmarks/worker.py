@@ -68,15 +68,18 @@ def driver(cell, rule, shape, options):
 def least_work(cell, rule, shape, options):
     """What the gradient of a sequence has to do, for `limits`: the products of its program, and its
     traces, read and written in each block; and the bytes of memory that its compiled program takes
-    besides weights and data, and that the report promises."""
+    besides weights and data, and that the report promises. A sequence that stands alone has no
+    traces."""
     learner, grad, given = gradient(cell, rule, shape, options)
-    program, _ = brainstate.transform.make_jaxpr(grad)(*given)
-    memory = learner.report.memory
-    blocks = 0 if options.get('fresh') else -(-shape[3] // memory['block_steps'])
-    sizes = compiled_memory(program)
-    taken = sizes.temp_size_in_bytes + sizes.output_size_in_bytes + memory['trace_bytes']
+    program, _ = brainstate.transform.make_jaxpr(grad, return_only_write=True)(*given)
+    memory, sizes = learner.report.memory, compiled_memory(program)
+    taken = sizes.temp_size_in_bytes + sizes.output_size_in_bytes
     promised = promised_bytes(memory, min(shape[3], memory['block_steps']))
-    return work_of(program, 2 * blocks * memory['trace_bytes']), taken, promised
+    if options.get('fresh'):
+        return work_of(program), taken, promised - 2 * memory['trace_bytes']
+    blocks = -(-shape[3] // memory['block_steps'])
+    renewed = 2 * blocks * memory['trace_bytes']
+    return work_of(program, renewed), taken + memory['trace_bytes'], promised
 
 
 def compiled_memory(program):

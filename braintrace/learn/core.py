@@ -20,6 +20,7 @@ from ..graph.samples import Samples, find_samples, one_sample
 from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
+from ..plan.step_sizes import bytes_of, of_operands
 from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
 from ..rules.changed import OnTraces, changed
 from ..rules.rule import Rule
@@ -30,7 +31,7 @@ from .records import Block, Carried, Gradients, Outcome, Run, Weights
 
 KEEP, RAISE = 'keep', 'raise'
 BUDGET = 256 * 2**20  # bytes that one block of steps may keep
-IN_CACHE = 36 * 2**20  # bytes of a block; the memory of a larger one slows it down
+IN_CACHE = 24 * 2**20  # bytes of a block; the memory of a larger one slows it down
 MOST_OF_RENEWED = 6  # a block may be so many times as large as what it renews
 
 
@@ -315,22 +316,22 @@ class Core:
 
     @property
     def _gradient_bytes(self) -> int:
-        return sum(_bytes(v) for v in self.program.step.param_vars)
+        return bytes_of(*self.program.step.param_vars)
 
     @cached_property
     def bytes_per_step(self) -> int:
-        """What one step keeps in a block: its states and, for each relation, x, the credit of y and
-        its slopes; and what the carrier itself keeps."""
-        step, layout = self.program.step, self.program.layout
-        total = sum(_bytes(v) for v in [*step.hidden_vars, *step.other_vars]) * 2
-        if self.single_step and isinstance(self.carrier, BlockCarrier):
-            total += self.carrier.step_bytes
-        else:
-            total += self.carrier.window_step_bytes
+        """What one step keeps in a block: its states, its products with weights, what multiplies
+        these weights, and what the carrier keeps."""
+        step, layout, carrier = self.program.step, self.program.layout, self.carrier
+        states = bytes_of(*step.hidden_vars, *step.other_vars)
+        if self.single_step and isinstance(carrier, BlockCarrier):
+            products = bytes_of(*self.program.products)
+            return states + products + of_operands(layout) + carrier.step_bytes
+        total = 2 * states + carrier.window_step_bytes
         for r in layout.relations:
             rows = sum(layout.units[g.index].states for g in r.groups if g.index in layout.units)
-            total += _bytes(r.y_var) * (2 + 2 * rows)
-            total += _bytes(r.x_var) if r.x_var is not None else 0
+            total += bytes_of(r.y_var) * (2 + 2 * rows)
+            total += bytes_of(r.x_var) if r.x_var is not None else 0
         return total
 
     def memory(self) -> dict[str, int]:
@@ -388,7 +389,3 @@ def _plus(a: Any, b: Any) -> Any:
     if b is None or b.dtype == jax.dtypes.float0:
         return a
     return b if a is None else a + b.astype(a.dtype)
-
-
-def _bytes(v: Any) -> int:
-    return v.aval.size * v.aval.dtype.itemsize

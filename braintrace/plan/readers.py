@@ -102,7 +102,8 @@ def shared_sums(graph: Graph) -> dict[Var, Var]:
         if v in kept or len(readers.get(v, ())) != 1:
             return False
         [eqn] = readers[v]
-        return eqn.primitive.name == 'add' and eqn.outvars[0].aval.shape == v.aval.shape
+        once = sum(a is v for a in eqn.invars) == 1
+        return once and eqn.primitive.name == 'add' and eqn.outvars[0].aval.shape == v.aval.shape
 
     sums = {}
     for relation in graph.relations:

@@ -154,7 +154,7 @@ class BlockCarrier(Carrier):
     @property
     @abstractmethod
     def step_bytes(self) -> int:
-        """What it keeps of each step of a block besides operands, slopes and credit."""
+        """What it keeps of each step of a block besides states, products and operands."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -30,6 +30,7 @@ from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Scope, Slot
 from ..plan.slopes import constant_slope, is_leak
+from ..plan.step_sizes import of_credit, of_sums, of_transitions
 from .backwards import Backwards, backwards
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .last_step import LastStep
@@ -71,7 +72,8 @@ class PositionWise(BlockCarrier):
 
     @property
     def step_bytes(self) -> int:
-        return 0
+        of_units = of_credit(self.layout, self.groups) + of_transitions(self.layout, self.groups)
+        return of_sums(self.layout, self.chosen) + of_units
 
     def slots_of(self, group: int) -> list[Slot]:
         """The traces it keeps for one group."""

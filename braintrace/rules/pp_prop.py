@@ -41,7 +41,10 @@ from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
+from ..plan.step_sizes import bytes_of, of_transitions
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+
+OF_A_SIGNAL = 4  # arrays like y: its credit, what meets the trace, their sum, and what is to come
 
 
 class OutputTrace(NamedTuple):
@@ -75,7 +78,14 @@ class Factorised(BlockCarrier):
 
     @property
     def step_bytes(self) -> int:
-        return 0
+        layout = self.layout
+        moving = [g for g in self.groups if not layout.steady_transitions[g].steps]
+        total = of_transitions(layout, moving)
+        for _, group, feed in self.own_outputs:
+            slopes = not layout.steady_slopes[feed.relation, group].steps
+            arrays = OF_A_SIGNAL + (layout.units[group].states if slopes else 0)
+            total += arrays * bytes_of(layout.relations[feed.relation].y_var)
+        return total
 
     @cached_property
     def outputs(self) -> list[OutputTrace]:
@@ -99,6 +109,16 @@ class Factorised(BlockCarrier):
         for o in self.outputs:
             by_key.setdefault(o.key, o)
         return list(by_key.values())
+
+    @cached_property
+    def alike(self) -> dict[int, int]:
+        """For each relation the first whose outputs go into the same sum: credit meets the same in
+        the output traces of both."""
+        relations = self.layout.relations
+        first: dict[tuple, int] = {}
+        ys = {r: relations[r].y_var for r in sorted(self.chosen)}
+        sums = {r: (self.layout.shared_sums[y], y.aval.shape) for r, y in ys.items()}
+        return {r: first.setdefault(of, r) for r, of in sums.items()}
 
     @cached_property
     def inputs(self) -> dict[int, TraceKey]:
@@ -147,9 +167,10 @@ class Factorised(BlockCarrier):
         signals, late = self._signals(window.length, direct, met, steps)
         ex = self._input_traces(old, window) if keep or window.length == 1 else {}
         weights = self._weights(signals, old, ex, window)
-        for r, signal in late.items():
-            x = old[self.inputs[r]][None] if r in self.inputs else None
-            weights[r] = weights[r] + spread_gradient(window.ops[r], x, signal[:1])
+        for r, first in self.alike.items():
+            if first in late:
+                x = old[self.inputs[r]][None] if r in self.inputs else None
+                weights[r] = weights[r] + spread_gradient(window.ops[r], x, late[first][:1])
         for r in impure:
             rest = credit.y[r] - direct[r]
             weights[r] = weights[r] + gradient(window.ops[r], window.operands[r], rest)
@@ -175,21 +196,24 @@ class Factorised(BlockCarrier):
         return {g: apart(units[g].credit_of_leaves(leaves, 1), 1) for g in self.groups}
 
     def _met_by_relation(self, traces: Traces, credit: dict[int, list[Any]]) -> dict[int, Any]:
-        """What credit of one step, state by state for each group, meets in the output traces."""
+        """What credit of one step, state by state for each group, meets in the output traces, for
+        one of the relations that are alike."""
         met: dict[int, Any] = {}
         for key, group, feed in self.outputs:
-            at_y = [feed.at_y(a) for a in credit[group]]
-            met[feed.relation] = met.get(feed.relation, 0) + inner(at_y, traces[key])
+            r = feed.relation
+            if self.alike[r] == r:
+                at_y = [feed.at_y(a) for a in credit[group]]
+                met[r] = met.get(r, 0) + inner(at_y, traces[key])
         return met
 
     def _signals(
         self, length: int, direct: dict[int, Any], met: list[dict], steps: Any
     ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """`s_k . ef_k`, corrected, for each relation; and what outputs take from the state before a
-        step, which belongs to the step before."""
+        """`s_k . ef_k`, corrected, for one of the relations that are alike; and what outputs take
+        from the state before a step, which belongs to the step before."""
         now = steps + jnp.arange(length)
         signals, late = {}, {}
-        for r in sorted(self.chosen):
+        for r in dict.fromkeys(self.alike.values()):
             signal = (1 - self.decay_f) * direct[r] + self.decay_f * met[0].get(r, 0)
             signals[r] = _corrected(signal, self.decay_f, now)
             if len(met) > 1:
@@ -202,22 +226,25 @@ class Factorised(BlockCarrier):
     ) -> dict[int, Any]:
         """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with
         `G_j = g_j + a_x G_{j+1}`; in one step, ex_b is at hand."""
-        g = {r: signals[r] for r in self.inputs}
-        weights = {r: signal.sum(0) for r, signal in signals.items() if r not in g}
+        of_inputs = {r: self.alike[r] for r in self.inputs}
+        alone = {r: first for r, first in self.alike.items() if r not in of_inputs}
+        weights = {r: signals[first].sum(0) for r, first in alone.items()}
         if window.length == 1:
-            for r, signal in g.items():
-                weights[r] = spread_gradient(window.ops[r], ex[self.inputs[r]][None], signal)
+            for r, first in of_inputs.items():
+                x = ex[self.inputs[r]][None]
+                weights[r] = spread_gradient(window.ops[r], x, signals[first])
             return weights
+        g = {first: signals[first] for first in of_inputs.values()}
 
         def turn(later, now):
             G = {r: now[r] + self.decay_x * later[r] for r in now}
             return G, G
 
         none = {r: jnp.zeros_like(signal[0]) for r, signal in g.items()}
-        first, G = scan(turn, none, g, window.length, reverse=True)
-        for r, key in self.inputs.items():
-            before = old[key], self.decay_x * first[r]
-            weights[r] = gradient_from(window.ops[r], before, window.operands[r], G[r])
+        at_entry, G = scan(turn, none, g, window.length, reverse=True)
+        for r, first in of_inputs.items():
+            before = old[self.inputs[r]], self.decay_x * at_entry[first]
+            weights[r] = gradient_from(window.ops[r], before, window.operands[r], G[first])
         return weights
 
     def _input_traces(self, traces: Traces, window: Window) -> Traces:

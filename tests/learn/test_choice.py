@@ -8,13 +8,18 @@ from small_models import OTHERS, POSITION_WISE, P, X, draw, one
 import braintrace
 
 ROOMY = 10**8
+WIDE = 12  # units of a GRU
 tanh_rnn, gru = OTHERS['tanh rnn'][0], OTHERS['gru'][0]
 
 
 def auto(step, **options):
-    params, state = P, one
+    params, state, inputs = P, one, X.shape[-1]
     if step is pairs:
-        params, state = {'R': draw(8, 8), 'W': draw(X.shape[-1], 8)}, draw(2, 8)
+        params, state = {'R': draw(8, 8), 'W': draw(inputs, 8)}, draw(2, 8)
+    if step is gru:
+        sizes = {'G': (inputs + WIDE, 2 * WIDE), 'N': (inputs + WIDE, WIDE), 'b': (WIDE,)}
+        params = {name: draw(*shape) for name, shape in sizes.items()} | {'o': draw(WIDE, 2)}
+        state = draw(2, WIDE)
     return braintrace.compile(step, 'auto', params, state, X[0], **options)
 
 
@@ -36,8 +41,8 @@ def square(out):
         (pairs, ROOMY, 'snap'),
         (tanh_rnn, ROOMY, 'rtrl'),
         (tanh_rnn, 3_200, 'd_rtrl'),
-        (gru, 2_700, 'hybrid'),
-        (gru, 1_800, 'pp_prop'),
+        (gru, 9_000, 'hybrid'),
+        (gru, 6_000, 'pp_prop'),
     ],
 )
 @pytest.mark.filterwarnings('ignore::UserWarning')

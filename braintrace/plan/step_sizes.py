@@ -1,0 +1,42 @@
+"""What a block of steps keeps of each of them, in bytes, as XLA was seen to allot it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from .._jax import Var
+from .layout import Layout
+
+
+def bytes_of(*variables: Var) -> int:
+    """The bytes of the values of some variables."""
+    return sum(v.aval.size * v.aval.dtype.itemsize for v in variables)
+
+
+def of_operands(layout: Layout) -> int:
+    """What multiplies the weights of relations, once more where a product turns it round."""
+    with_x = {r.x_var: r for r in layout.relations if r.x_var is not None}
+    return sum(bytes_of(x) * (2 if r.op.gradient is None else 1) for x, r in with_x.items())
+
+
+def of_sums(layout: Layout, relations: Iterable[int]) -> int:
+    """The sums that the outputs of some relations go into, each once."""
+    ys = [layout.relations[r].y_var for r in relations]
+    return bytes_of(*{layout.shared_sums[y]: y for y in ys}.values())
+
+
+def of_state(layout: Layout, group: int) -> int:
+    """One state of all units of a group."""
+    units = layout.units[group]
+    return math.prod(units.shape) * units.rows[0].old.aval.dtype.itemsize
+
+
+def of_transitions(layout: Layout, groups: Iterable[int]) -> int:
+    """How the states of each unit act on each other."""
+    return sum(layout.units[g].states ** 2 * of_state(layout, g) for g in groups)
+
+
+def of_credit(layout: Layout, groups: Iterable[int]) -> int:
+    """The credit of the states of all units."""
+    return sum(layout.units[g].states * of_state(layout, g) for g in groups)
