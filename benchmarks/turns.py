@@ -47,7 +47,7 @@ def named(cell, rule, shape):
 
 EVERY_RULE = [
     (cell, rule, shape)
-    for cell in ('gru', 'lstm', 'lif')
+    for cell in ('gru', 'lstm', 'lif', 'alif')
     for shape in SIZES
     for rule in {**RULES, **BEYOND}
     if not (rule in HEAVY and shape == LARGEST)

@@ -19,6 +19,8 @@ import numpy as np
 
 from ..graph.analysis import Row
 from ..graph.samples import sample_axes
+from ..plan.steady import Steady
+from .entries import Entries
 from .evaluate import Cuts, Overrides, Track, combine, evaluate
 
 if TYPE_CHECKING:
@@ -57,17 +59,22 @@ class Factors:
         unit."""
         return self._of_groups[group].D
 
-    def least_transition(self, group: int) -> jax.Array:
-        """The same with an axis of length one where it is the same in all steps, or for all
-        samples."""
-        steady = self._window.layout.steady_transitions[group]
-        if not (steady.steps and self._repeats):
-            return self.transition(group)
-        return steady.of_first_step(self._in_first_step[group].D, 3)
+    def least_transition(self, group: int) -> Entries:
+        """The same entry by entry, see `entries`."""
+
+        def entry(steady: Steady | None, a: int, b: int) -> Any:
+            if steady is None:
+                return None
+            if steady.steps and self._repeats:
+                return steady.of_first_step(self._in_first_step[group].D[:, a, b], 1)
+            return self.transition(group)[:, a, b]
+
+        rows = self._window.layout.steady_transitions[group]
+        return [[entry(s, a, b) for b, s in enumerate(row)] for a, row in enumerate(rows)]
 
     def least_slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
-        """`slope` with an axis of length one where it is the same in all steps, or for all
-        samples."""
+        """`slope` with an axis of length one where it is the same in all steps, for all samples,
+        or for all units."""
         steady = self._window.layout.steady_slopes[relation, group]
         if not (steady.steps and self._repeats):
             return self.slope(relation, group, unit)

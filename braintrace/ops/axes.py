@@ -206,7 +206,7 @@ def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:
     `Q` of `(states, states, *y)`."""
     if len(e) > FEW_STATES:
         return jnp.einsum(f'RS{op.axes.y},S{op.axes.trace}->R{op.axes.trace}', op.at_y(Q), e)
-    Q = _beside(op, op.at_y(Q))
+    Q = beside(op, Q)
     # XLA makes one loop of a sum, but none of a reduction.
     new: Any = sum(Q[:, a] * e[a] for a in range(len(e)))
     return new
@@ -227,8 +227,9 @@ def read(op: Op, lam: jax.Array, e: jax.Array) -> jax.Array:
     return op.to_weight(einsum_in_terms(op.at_y(lam), e, labels=labels))
 
 
-def _beside(op: Op, values: jax.Array) -> jax.Array:
+def beside(op: Op, values: jax.Array) -> jax.Array:
     """Values at the units, with any leading axes, so that they can be multiplied with a trace."""
+    values = op.at_y(values)
     y, lead = op.axes.y, values.ndim - len(op.axes.y)
     values = values.transpose(*range(lead), *[lead + y.index(c) for c in op.axes.trace if c in y])
     return jnp.expand_dims(values, [lead + k for k, c in enumerate(op.axes.trace) if c not in y])

@@ -195,24 +195,41 @@ class Layout:
         return frozenset(i for i, r in numbered if readers.acts_on_units_only(self.graph, r))
 
     @cached_property
-    def steady_transitions(self) -> dict[int, Steady]:
-        """How the slopes of the states of each group by their old values change."""
-        return {g: self._steadiness(g, u.rows) for g, u in self.units.items()}
+    def steady_transitions(self) -> dict[int, list[list[Steady | None]]]:
+        """How the slope of each state of a group by the old value of each changes; None where it
+        has no way into that."""
+        return {g: self._transitions(g) for g in self.units}
+
+    def is_steady(self, group: int) -> bool:
+        """Whether the states of a group act on each other in the same way in all steps."""
+        entries = [s for row in self.steady_transitions[group] for s in row]
+        return all(s is None or s.steps for s in entries)
+
+    def _transitions(self, group: int) -> list[list[Steady | None]]:
+        units, analysis = self.units[group], self.graph.analysis
+        if units.number_of_colours > 1 or self.self_paths:
+            return [[MOVING] * units.states for _ in units.rows]
+
+        def entry(new: Row, old: Row) -> Steady | None:
+            [seed] = analysis.seeds_of((old,))
+            if seed not in analysis.of_row(new).live:
+                return None
+            return steadiness(analysis, [seed], [old.old], [new])
+
+        return [[entry(new, old) for old in units.rows] for new in units.rows]
 
     @cached_property
     def steady_slopes(self) -> dict[tuple[int, int], Steady]:
-        """The same by relation and group, for the slopes by an output of the relation's op."""
+        """How the slopes of the states of a group by an output of a relation's op change, by
+        relation and group."""
         fed = {(f.relation, s.group) for s in self.slots for f in s.feeds}
-        return {(r, g): self._steadiness(g, self.relations[r].use) for r, g in fed}
+        return {(r, g): self._slopes(g, self.relations[r].use) for r, g in fed}
 
-    def _steadiness(self, group: int, by: tuple[Row, ...] | Use) -> Steady:
+    def _slopes(self, group: int, by: Use) -> Steady:
         units, analysis = self.units[group], self.graph.analysis
         if units.number_of_colours > 1 or self.self_paths:
             return MOVING
-        if isinstance(by, Use):
-            return steadiness(analysis, [analysis.seed_of(by)], by.y, units.rows)
-        olds = list(dict.fromkeys(row.old for row in by))
-        return steadiness(analysis, analysis.seeds_of(by), olds, units.rows)
+        return steadiness(analysis, [analysis.seed_of(by)], by.y, units.rows)
 
     def exposed(self, group: int) -> tuple[Row, ...]:
         """The rows of a group that something outside of the group reads in the same step."""

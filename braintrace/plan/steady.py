@@ -17,14 +17,18 @@ from ..ops.families import Family, family
 
 
 class Steady(NamedTuple):
-    """Whether slopes are the same in all steps, and along the first axis of what they belong to."""
+    """Whether slopes are the same in all steps, along the first axis of what they belong to, and
+    everywhere."""
 
     steps: bool = False
     first: bool = False
+    everywhere: bool = False
 
     def of_first_step(self, a: jax.Array, lead: int) -> jax.Array:
         """Slopes of one step, with `lead` axes before the first of what they belong to, without
-        repetition along that."""
+        repetition along these."""
+        if self.everywhere:
+            return a[(..., *[slice(0, 1)] * (a.ndim - lead))]
         is_there = self.first and a.ndim > lead
         return jax.lax.slice_in_dim(a, 0, 1, axis=lead) if is_there else a
 
@@ -59,8 +63,9 @@ def steadiness(
     fixed = {*step.captured_vars, *step.param_vars}.union(*[e.outvars for e in step.once])
     if not all(isinstance(a, Literal) or a in fixed for a in factors):
         return MOVING
-    repeated = _repeated(step.once)
-    return Steady(True, in_place and all(_is_repeated(a, repeated) for a in factors))
+    repeated, numbers = _repeated(step.once), _numbers(step.once)
+    first = in_place and all(_is_repeated(a, repeated) for a in factors)
+    return Steady(True, first, in_place and all(_is_number(a, numbers) for a in factors))
 
 
 def _factors(eqn: JaxprEqn, met: list[bool]) -> list[Atom] | None:
@@ -94,6 +99,20 @@ def _repeats(eqn: JaxprEqn, repeated: set[Var]) -> bool:
     if family(eqn) is not Family.ELEMENTWISE:
         return False
     return all(_is_repeated(a, repeated) for a in eqn.invars)
+
+
+def _numbers(eqns: Iterable[JaxprEqn]) -> set[Var]:
+    """The values that are one number everywhere, as far as their equations say it."""
+    numbers: set[Var] = set()
+    for eqn in eqns:
+        spread = eqn.primitive.name == 'broadcast_in_dim' or family(eqn) is Family.ELEMENTWISE
+        if spread and all(_is_number(a, numbers) for a in eqn.invars):
+            numbers.update(eqn.outvars)
+    return numbers
+
+
+def _is_number(a: Atom, numbers: set[Var]) -> bool:
+    return isinstance(a, Literal) or a.aval.size == 1 or a in numbers
 
 
 def _is_repeated(a: Atom, repeated: set[Var]) -> bool:

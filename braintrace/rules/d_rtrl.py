@@ -19,8 +19,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..engine.entries import Entries, back_through, whole
 from ..engine.factors import diagonal
-from ..engine.loop import apart, inner, over_states
+from ..engine.loop import apart, inner
 from ..engine.window import Window
 from ..graph.analysis import Row
 from ..graph.relations import Relation
@@ -79,13 +80,12 @@ class PositionWise(BlockCarrier):
         """The traces it keeps for one group."""
         return [s for s in self.slots if s.group == group]
 
-    def transition(self, window: Window, group: int) -> jax.Array:
-        """`D[k, a, b, unit]` as this rule sees it, with an axis of length one where it is the same
-        in all steps, or for all samples."""
+    def transition(self, window: Window, group: int) -> Entries:
+        """`D[a][b]` as this rule sees it."""
         if self.leak is not None:
             return self.leak.transition(window, group)
         if self.layout.scope is Scope.COUPLED:
-            return diagonal(window, group)
+            return apart(diagonal(window, group), 2)
         return window.factors.least_transition(group)
 
     def kept(self, s: Slot) -> SlotTrace:
@@ -143,8 +143,9 @@ class PositionWise(BlockCarrier):
     ) -> tuple[Any, Any]:
         """The gradient of a weight and its trace after a block."""
         [f] = s.feeds
-        q = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
-        Q = f.at_all(f.at_y(back.Q_entry))
+        arrived = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
+        q = jnp.stack([f.at_all(a) for a in arrived], 1)
+        Q = f.at_y(whole(back.Q_entry, self.layout.units[s.group].shape, 0))
         block = Block(dy[s.relation], f.at_y(back.mu_entry), Q, q)
         e = traces[s.key]
         dtype = jnp.result_type(e, *block)
@@ -154,13 +155,14 @@ class PositionWise(BlockCarrier):
         )
         return met, new.astype(self._stored(s))
 
-    def _credit_of_units(self, credit: Credit, group: int, D: jax.Array) -> jax.Array:
+    def _credit_of_units(self, credit: Credit, group: int, D: Entries) -> jax.Array:
         """The credit `c[k, state, unit]` of each step's old state along the transition of this
         rule."""
         units = self.layout.units[group]
         if self.leak is not None or self.layout.scope is Scope.COUPLED:
             signals = units.credit_of_leaves(credit.signals(False), 1)
-            c = over_states(signals[:, :, None], D, 1)
+            none = [jnp.zeros_like(signals[:, 0])] * units.states
+            c = jnp.stack(back_through(D, apart(signals, 1), none), 1)
         else:
             c = units.credit_of_leaves(credit.hidden, 1)
         return c if credit.past is None else c + units.credit_of_leaves(credit.past, 1)
@@ -178,7 +180,8 @@ class PositionWise(BlockCarrier):
         for group in self.groups:
             D = self.transition(window, group)
             units = self.layout.units[group]
-            none = jnp.zeros((window.length, units.states, *units.shape), D.dtype)
+            dtype = units.rows[0].old.aval.dtype
+            none = jnp.zeros((window.length, units.states, *units.shape), dtype)
             back = backwards(D, none, keep=True)
             for s in self.slots_of(group):
                 new |= self.kept(s).advance(traces, window, back)

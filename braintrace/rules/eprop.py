@@ -29,6 +29,7 @@ import jax.numpy as jnp
 
 from .._jax import Var, is_float
 from ..engine.credit import from_signals
+from ..engine.entries import whole
 from ..engine.evaluate import is_inexact
 from ..engine.loop import over_states, scan
 from ..engine.window import Window
@@ -169,8 +170,8 @@ class Filtered(BlockCarrier):
         K, new = window.length, {}
         powers = jnp.asarray(self.kappa) ** jnp.arange(K - 1, -1, -1)
         for group in self._groups:
-            D = self.inner.transition(window, group)
-            D = jnp.broadcast_to(D, (K, *D.shape[1:]))
+            shape = K, *self.layout.units[group].shape
+            D = whole(self.inner.transition(window, group), shape, 1)
             D_read = window.exposed_factors.transition(group)
 
             def turn(R, at):

@@ -12,10 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .._jax import real_dtype
+from ..engine.entries import Entries
 from ..engine.window import Window
 from ..plan.layout import Layout
 from ..step import dotted
@@ -29,14 +30,16 @@ class Leak:
 
     of_group: Mapping[int, np.ndarray | None]
 
-    def transition(self, window: Window, group: int) -> jax.Array:
-        """`D[k, a, b, unit]`, with nothing between different states of a unit, and with an axis of
-        length one where it is the same in all steps, or for all samples."""
-        alone = window.layout.units[group].identity
-        leak = self.of_group[group]
+    def transition(self, window: Window, group: int) -> Entries:
+        """`D[a][b]`, with nothing between different states of a unit."""
+        units, leak = window.layout.units[group], self.of_group[group]
+        states = range(units.states)
         if leak is None:
-            return alone * window.factors.least_transition(group)
-        return alone * jnp.asarray(leak, alone.dtype)
+            own = window.factors.least_transition(group)
+            return [[own[a][b] if a == b else None for b in states] for a in states]
+        number = jnp.asarray(leak, real_dtype(units.rows[0].old.aval.dtype))
+        of_one_step = number.reshape(*[1] * (1 + len(units.shape) - number.ndim), *number.shape)
+        return [[of_one_step if a == b else None for b in states] for a in states]
 
 
 def leak_of(layout: Layout, decay: Any) -> Leak:

@@ -79,7 +79,7 @@ class Factorised(BlockCarrier):
     @property
     def step_bytes(self) -> int:
         layout = self.layout
-        moving = [g for g in self.groups if not layout.steady_transitions[g].steps]
+        moving = [g for g in self.groups if not layout.is_steady(g)]
         total = of_transitions(layout, moving)
         for _, group, feed in self.own_outputs:
             slopes = not layout.steady_slopes[feed.relation, group].steps

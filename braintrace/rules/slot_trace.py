@@ -5,15 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..engine.entries import Entries, whole
 from ..engine.window import Window
 from ..graph.samples import Samples
-from ..ops.axes import Op, decay, outer, read
+from ..ops.axes import FEW_STATES, Op, beside, decay, outer, read
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout, Slot
 from .backwards import Backwards
@@ -67,17 +69,39 @@ class WholeTrace(SlotTrace):
 
     def advance(self, traces: Traces | None, window: Window, back: Backwards) -> Traces:
         s = self.slot
-        e: Any = 0
+        rows: list[Any] = [0] * self.layout.units[s.group].states
         if traces is not None:
-            Q, before = alike(s.feeds[0].at_all(s.feeds[0].at_y(back.Q_entry)), traces[s.key])
-            e = decay(window.ops[s.relation], Q, before)
+            rows = self._moved_on(traces[s.key], window.ops[s.relation], back.Q_entry)
         for f in s.feeds:
             op = window.ops[f.relation]
-            arrived = back.arrived(f, window.factors.least_slope(f.relation, s.group, f.unit))
-            arrived = arrived.astype(trace_type(arrived.dtype))
-            arrived = arrived if op.plain else f.at_all(arrived)
-            e = e + outer(op, window.operands[f.relation], arrived)
-        return {s.key: jnp.broadcast_to(e, (len(e), *s.shape)).astype(self.dtype)}
+            df = window.factors.least_slope(f.relation, s.group, f.unit)
+            arrived = [a if op.plain else f.at_all(a) for a in back.arrived(f, df)]
+            added = _outer_by_state(op, window.operands[f.relation], arrived)
+            rows = [row + more for row, more in zip(rows, added, strict=True)]
+        return {s.key: jnp.stack([jnp.broadcast_to(r, s.shape) for r in rows]).astype(self.dtype)}
+
+    def _moved_on(self, e: jax.Array, op: Op, Q: Entries) -> list[Any]:
+        """`Q e`, state by state."""
+        [f, *_] = self.slot.feeds
+        if len(e) > FEW_STATES:
+            dense = whole(Q, self.layout.units[self.slot.group].shape, 0)
+            return list(decay(op, *alike(f.at_y(dense), e)))
+
+        def of_state(row: list[Any]) -> Any:
+            ways = [(alike(f.at_all(f.at_y(q)), e[b])) for b, q in enumerate(row) if q is not None]
+            return reduce(jnp.add, [beside(op, q) * old for q, old in ways])
+
+        return [of_state(row) for row in Q]
+
+
+def _outer_by_state(op: Op, x: Any, arrived: Sequence[jax.Array]) -> list[jax.Array]:
+    """`sum_k x_k (x) q_k` for each state: at once for all whose `q`, `(K, *y)`, have one shape."""
+    made: dict[int, jax.Array] = {}
+    for shape in dict.fromkeys(a.shape for a in arrived):
+        states = [n for n, a in enumerate(arrived) if a.shape == shape]
+        q = jnp.stack([arrived[n] for n in states], 1)
+        made |= dict(zip(states, outer(op, x, q.astype(trace_type(q.dtype))), strict=True))
+    return [made[n] for n in range(len(arrived))]
 
 
 def alike(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..engine.entries import whole
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
@@ -102,8 +103,10 @@ class TableTrace(SlotTrace):
         key, [f] = self.slot.key, self.slot.feeds
         traces = self.init() if traces is None else traces
         x = window.operands[f.relation]
-        arrived = back.arrived(f, window.factors.slope(f.relation, self.slot.group, f.unit))
-        e = jnp.einsum('sabd,abmd->sbmd', self._flat(f.at_all(f.at_y(back.Q_entry))), traces[key])
+        slopes = window.factors.slope(f.relation, self.slot.group, f.unit)
+        arrived = jnp.stack([f.at_all(a) for a in back.arrived(f, slopes)], 1)
+        Q = f.at_y(whole(back.Q_entry, self.layout.units[self.slot.group].shape, 0))
+        e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key])
         sample = jnp.arange(self._samples)
 
         def turn(carry, at):

@@ -10,6 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import jax.numpy as jnp
 
 from ..._jax import is_float
+from ...engine.entries import whole
 from ...engine.program import Program
 from ...engine.window import Window
 from ...learn.core import KEEP, Core
@@ -231,7 +232,8 @@ class Lettered:
         """`D[k, a, b, unit]` as the rule sees it."""
         carrier = self.core.carrier
         if isinstance(carrier, PositionWise) and group in carrier.groups:
-            return carrier.transition(window, group)
+            units = self.core.program.layout.units[group].shape
+            return whole(carrier.transition(window, group), (window.length, *units), 1)
         return window.factors.transition(group)
 
     def _factors(self, window: Window) -> Iterator[tuple[Letter, Any]]:
