@@ -31,7 +31,7 @@ from .records import Block, Carried, Gradients, Outcome, Run, Weights
 
 KEEP, RAISE = 'keep', 'raise'
 BUDGET = 256 * 2**20  # bytes that one block of steps may keep
-IN_CACHE = 24 * 2**20  # bytes of a block; the memory of a larger one slows it down
+IN_CACHE = 24 * 2**20  # bytes of a block; a larger one gets its memory anew at every call
 MOST_OF_RENEWED = 6  # a block may be so many times as large as what it renews
 
 
