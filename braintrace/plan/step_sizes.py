@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from .._jax import Var
 from .layout import Layout
 
+OF_A_SIGNAL = 4  # arrays like y: its credit, what meets the trace, their sum, and what is to come
+
 
 def bytes_of(*variables: Var) -> int:
     """The bytes of the values of some variables."""
@@ -40,3 +42,15 @@ def of_transitions(layout: Layout, groups: Iterable[int]) -> int:
 def of_credit(layout: Layout, groups: Iterable[int]) -> int:
     """The credit of the states of all units."""
     return sum(layout.units[g].states * of_state(layout, g) for g in groups)
+
+
+def of_output_traces(layout: Layout, fed: Iterable[tuple[int, int]]) -> int:
+    """Traces of the outputs of relations in groups, both by number, and signals that meet them."""
+    fed = list(fed)
+    groups = dict.fromkeys(group for _, group in fed)
+    total = of_transitions(layout, [g for g in groups if not layout.is_steady(g)])
+    for relation, group in fed:
+        moving = not layout.steady_slopes[relation, group].steps
+        arrays = OF_A_SIGNAL + (layout.units[group].states if moving else 0)
+        total += arrays * bytes_of(layout.relations[relation].y_var)
+    return total

@@ -41,10 +41,8 @@ from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
-from ..plan.step_sizes import bytes_of, of_transitions
+from ..plan.step_sizes import of_output_traces
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
-
-OF_A_SIGNAL = 4  # arrays like y: its credit, what meets the trace, their sum, and what is to come
 
 
 class OutputTrace(NamedTuple):
@@ -78,14 +76,8 @@ class Factorised(BlockCarrier):
 
     @property
     def step_bytes(self) -> int:
-        layout = self.layout
-        moving = [g for g in self.groups if not layout.is_steady(g)]
-        total = of_transitions(layout, moving)
-        for _, group, feed in self.own_outputs:
-            slopes = not layout.steady_slopes[feed.relation, group].steps
-            arrays = OF_A_SIGNAL + (layout.units[group].states if slopes else 0)
-            total += arrays * bytes_of(layout.relations[feed.relation].y_var)
-        return total
+        fed = [(o.feed.relation, o.group) for o in self.own_outputs]
+        return of_output_traces(self.layout, fed)
 
     @cached_property
     def outputs(self) -> list[OutputTrace]:
@@ -114,11 +106,12 @@ class Factorised(BlockCarrier):
     def alike(self) -> dict[int, int]:
         """For each relation the first whose outputs go into the same sum: credit meets the same in
         the output traces of both."""
-        relations = self.layout.relations
+        layout = self.layout
         first: dict[tuple, int] = {}
-        ys = {r: relations[r].y_var for r in sorted(self.chosen)}
-        sums = {r: (self.layout.shared_sums[y], y.aval.shape) for r, y in ys.items()}
-        return {r: first.setdefault(of, r) for r, of in sums.items()}
+        ys = {r: layout.relations[r].y_var for r in sorted(self.chosen)}
+        return {
+            r: first.setdefault((layout.shared_sums[y], y.aval.shape), r) for r, y in ys.items()
+        }
 
     @cached_property
     def inputs(self) -> dict[int, TraceKey]:

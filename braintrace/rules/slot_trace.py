@@ -78,7 +78,8 @@ class WholeTrace(SlotTrace):
             arrived = [a if op.plain else f.at_all(a) for a in back.arrived(f, df)]
             added = _outer_by_state(op, window.operands[f.relation], arrived)
             rows = [row + more for row, more in zip(rows, added, strict=True)]
-        return {s.key: jnp.stack([jnp.broadcast_to(r, s.shape) for r in rows]).astype(self.dtype)}
+        e = jnp.concatenate([jnp.broadcast_to(row, s.shape)[None] for row in rows])
+        return {s.key: e.astype(self.dtype)}
 
     def _moved_on(self, e: jax.Array, op: Op, Q: Entries) -> list[Any]:
         """`Q e`, state by state."""

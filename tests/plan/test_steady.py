@@ -61,3 +61,37 @@ def test_leaks_are_had_once_where_they_do_not_change_and_gradients_stay_exact(na
     true, got = gradients(jax.tree.map(jnp.asarray, PARAMS))
     assert np.abs(true['W']).max() > 0.1
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), got, true)
+
+
+def test_states_of_a_unit_act_on_each_other_entry_by_entry():
+    """A leak that is one number, a way that is not there, and slopes that change, in one unit."""
+
+    def step(p, s, x):
+        v, a, u = s
+        v = 0.9 * v + x @ p['W'] + p['b']
+        a = 0.97 * a + 0.1 * jnp.tanh(v - a)
+        u = p['leak'] * u + 0.5 * s[0]
+        return (v, a, u), jnp.sin(v) * a + u**2
+
+    zero = (jnp.zeros((B, U)),) * 3
+    xs = jnp.asarray(np.random.default_rng(1).standard_normal((T, B, 2)))
+    number, of_units, moving = (True, True, True), (True, True, False), (False, False, False)
+    layout = lay_out(graph_of(step, PARAMS, zero, xs[0]))
+    assert layout.steady_transitions[0] == [
+        [number, None, None],
+        [moving, moving, None],
+        [number, None, of_units],
+    ]
+    learner = braintrace.compile(step, 'd_rtrl', PARAMS, zero, xs[0])
+
+    @jax.jit
+    def gradients(params):
+        def loss(params):
+            return jax.lax.scan(lambda s, x: step(params, s, x), zero, xs)[1].mean((1, 2)).mean()
+
+        carry = learner.init(params, zero)
+        return jax.grad(loss)(params), learner.grad(jnp.mean, params, carry, xs, window=3)[0][0]
+
+    true, got = gradients(jax.tree.map(jnp.asarray, PARAMS))
+    assert np.abs(true['W']).max() > 0.1
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-12), got, true)

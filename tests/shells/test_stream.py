@@ -154,3 +154,22 @@ def test_who_looks_on_sees_what_a_stream_reads_and_writes():
     step = bs.transform.jit(lambda x: live(x))
     step(X[4][:1])
     assert not (hidden.value == before).all()
+
+
+def test_a_sequence_that_stands_alone_leaves_the_traces_alone():
+    """What is written inside `jit` is copied: a fresh gradient writes no trace there."""
+    learner = braintrace.compile(
+        bs.nn.GRUCell(X.shape[-1], 3), 'd_rtrl', X[0], batch_size=len(X[0])
+    )
+    [memory] = [
+        s
+        for s in bs.graph.states(learner).values()
+        if isinstance(s, braintrace.EligibilityTrace) and 'traces' in s.value
+    ]
+
+    def grad(fresh):
+        return learner.etrace_grad(X, step_fn=lambda x: learner(x).sum(), fresh=fresh)
+
+    for fresh in (True, False):
+        run = bs.transform.StatefulFunction(lambda fresh=fresh: grad(fresh))
+        assert (memory in run.get_write_states()) is not fresh
