@@ -89,7 +89,7 @@ class WholeTrace(SlotTrace):
             return list(decay(op, *alike(f.at_y(dense), e)))
 
         def of_state(row: list[Any]) -> Any:
-            ways = [(alike(f.at_all(f.at_y(q)), e[b])) for b, q in enumerate(row) if q is not None]
+            ways = [alike(f.at_all(f.at_y(q)), e[b]) for b, q in enumerate(row) if q is not None]
             return reduce(jnp.add, [beside(op, q) * old for q, old in ways])
 
         return [of_state(row) for row in Q]
