@@ -90,11 +90,11 @@ def apart_again(stacked: dict[tuple[int, ...], jax.Array], like: Entries, axis: 
     return _each(like, entry)
 
 
-def whole(D: Entries, shape: tuple[int, ...], axis: int) -> jax.Array:
+def whole(D: Entries, shape: tuple[int, ...], axis: int, dtype: Any) -> jax.Array:
     """All entries in one array: those of this shape, stacked on two axes from `axis` on."""
 
     def entry(e: Any) -> jax.Array:
-        return jnp.zeros(shape) if e is None else jnp.broadcast_to(e, shape)
+        return jnp.zeros(shape, dtype) if e is None else jnp.broadcast_to(e, shape)
 
     return jnp.stack([jnp.stack([entry(e) for e in row], axis) for row in D], axis)
 

@@ -107,6 +107,11 @@ class Units:
         return len(self.rows)
 
     @property
+    def dtype(self) -> np.dtype:
+        """The type of the states."""
+        return self.rows[0].old.aval.dtype
+
+    @property
     def number_of_colours(self) -> int:
         return int(self.colours.max(initial=0)) + 1
 
@@ -124,7 +129,7 @@ class Units:
     def identity(self) -> jax.Array:
         """A transition `(1, states, states, *units)` that keeps every carried state as it is, with
         axes of length one for the units."""
-        eye = jnp.eye(self.states, dtype=real_dtype(self.rows[0].old.aval.dtype))
+        eye = jnp.eye(self.states, dtype=real_dtype(self.dtype))
         return eye.reshape(1, *eye.shape, *[1] * len(self.shape))
 
 

@@ -31,7 +31,7 @@ def of_sums(layout: Layout, relations: Iterable[int]) -> int:
 def of_state(layout: Layout, group: int) -> int:
     """One state of all units of a group."""
     units = layout.units[group]
-    return math.prod(units.shape) * units.rows[0].old.aval.dtype.itemsize
+    return math.prod(units.shape) * units.dtype.itemsize
 
 
 def of_transitions(layout: Layout, groups: Iterable[int]) -> int:

@@ -145,7 +145,8 @@ class PositionWise(BlockCarrier):
         [f] = s.feeds
         arrived = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
         q = jnp.stack([f.at_all(a) for a in arrived], 1)
-        Q = f.at_y(whole(back.Q_entry, self.layout.units[s.group].shape, 0))
+        units = self.layout.units[s.group]
+        Q = f.at_y(whole(back.Q_entry, units.shape, 0, units.dtype))
         block = Block(dy[s.relation], f.at_y(back.mu_entry), Q, q)
         e = traces[s.key]
         dtype = jnp.result_type(e, *block)
@@ -180,8 +181,7 @@ class PositionWise(BlockCarrier):
         for group in self.groups:
             D = self.transition(window, group)
             units = self.layout.units[group]
-            dtype = units.rows[0].old.aval.dtype
-            none = jnp.zeros((window.length, units.states, *units.shape), dtype)
+            none = jnp.zeros((window.length, units.states, *units.shape), units.dtype)
             back = backwards(D, none, keep=True)
             for s in self.slots_of(group):
                 new |= self.kept(s).advance(traces, window, back)

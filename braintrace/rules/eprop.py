@@ -170,8 +170,8 @@ class Filtered(BlockCarrier):
         K, new = window.length, {}
         powers = jnp.asarray(self.kappa) ** jnp.arange(K - 1, -1, -1)
         for group in self._groups:
-            shape = K, *self.layout.units[group].shape
-            D = whole(self.inner.transition(window, group), shape, 1)
+            units = self.layout.units[group]
+            D = whole(self.inner.transition(window, group), (K, *units.shape), 1, units.dtype)
             D_read = window.exposed_factors.transition(group)
 
             def turn(R, at):

@@ -37,7 +37,7 @@ class Leak:
         if leak is None:
             own = window.factors.least_transition(group)
             return [[own[a][b] if a == b else None for b in states] for a in states]
-        number = jnp.asarray(leak, real_dtype(units.rows[0].old.aval.dtype))
+        number = jnp.asarray(leak, real_dtype(units.dtype))
         of_one_step = number.reshape(*[1] * (1 + len(units.shape) - number.ndim), *number.shape)
         return [[of_one_step if a == b else None for b in states] for a in states]
 

@@ -85,7 +85,8 @@ class WholeTrace(SlotTrace):
         """`Q e`, state by state."""
         [f, *_] = self.slot.feeds
         if len(e) > FEW_STATES:
-            dense = whole(Q, self.layout.units[self.slot.group].shape, 0)
+            units = self.layout.units[self.slot.group]
+            dense = whole(Q, units.shape, 0, units.dtype)
             return list(decay(op, *alike(f.at_y(dense), e)))
 
         def of_state(row: list[Any]) -> Any:

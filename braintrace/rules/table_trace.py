@@ -105,7 +105,8 @@ class TableTrace(SlotTrace):
         x = window.operands[f.relation]
         slopes = window.factors.slope(f.relation, self.slot.group, f.unit)
         arrived = jnp.stack([f.at_all(a) for a in back.arrived(f, slopes)], 1)
-        Q = f.at_y(whole(back.Q_entry, self.layout.units[self.slot.group].shape, 0))
+        units = self.layout.units[self.slot.group]
+        Q = f.at_y(whole(back.Q_entry, units.shape, 0, units.dtype))
         e = jnp.einsum('sabd,abmd->sbmd', self._flat(Q), traces[key])
         sample = jnp.arange(self._samples)
 

@@ -232,8 +232,9 @@ class Lettered:
         """`D[k, a, b, unit]` as the rule sees it."""
         carrier = self.core.carrier
         if isinstance(carrier, PositionWise) and group in carrier.groups:
-            units = self.core.program.layout.units[group].shape
-            return whole(carrier.transition(window, group), (window.length, *units), 1)
+            units = self.core.program.layout.units[group]
+            shape = window.length, *units.shape
+            return whole(carrier.transition(window, group), shape, 1, units.dtype)
         return window.factors.transition(group)
 
     def _factors(self, window: Window) -> Iterator[tuple[Letter, Any]]:
