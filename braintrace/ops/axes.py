@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Atom
-from .terms import einsum, einsum_in_terms, placed
+from .terms import einsum, einsum_in_terms, placed, total
 
 FEW_STATES = 8  # of more, a product of matrices is faster than a sum of states
 
@@ -141,7 +141,7 @@ def gradient(op: Op, x: Any, dy: jax.Array) -> jax.Array:
     """`sum_k x_k (x) dy_k`, the gradient of the weight over a block of steps; `dy` is
     `(steps, *y)`."""
     if op.axes.x is None:
-        return dy.sum(0)
+        return total(dy)
     if op.gradient is not None:
         return op.gradient(x, dy, None)
     op_apply = op.apply
@@ -192,7 +192,7 @@ def outer(op: Op, x: Any, q: jax.Array, order: str | None = None) -> jax.Array:
     as_labelled = f'S{op.axes.trace}'
     order = order or as_labelled
     if op.axes.x is None or op.outer is not None:
-        made = q.sum(0) if op.outer is None else op.outer(x, q)
+        made = total(q) if op.outer is None else op.outer(x, q)
         return made.transpose([as_labelled.index(c) for c in order])
     of_q, q = f'ZS{op.axes.y}', op.at_y(q)
     if order != as_labelled:  # in that order already, so that the product comes out in it

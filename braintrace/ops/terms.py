@@ -30,6 +30,14 @@ def einsum(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     return jax.lax.complex(*[jnp.einsum(labels, a, of) for of in (b.real, b.imag)])
 
 
+def total(a: jax.Array) -> jax.Array:
+    """The sum over the first axis; of complex numbers a product with ones, since XLA adds them up
+    one by one on a CPU."""
+    if not jnp.iscomplexobj(a):
+        return a.sum(0)
+    return jnp.tensordot(jnp.ones(len(a), a.dtype), a, 1)
+
+
 def einsum_in_terms(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     """The same, written out on a CPU where each element is a sum of few, or where one of the two
     has all axes there are, so that nothing is read twice."""
