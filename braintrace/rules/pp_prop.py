@@ -24,6 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..engine.loop import all_steps, apart, inner, over_states, scan
 from ..engine.window import Window
@@ -380,7 +381,7 @@ def _meet(op: Op, traces: Traces, of_input: TraceKey | None, signal: jax.Array) 
 def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
     """`a <- decay a + x_k` over all steps k, from `before`."""
     K = len(x)
-    late = (decay ** jnp.arange(K - 1, -1, -1)).astype(before.dtype)
+    late = (decay ** np.arange(K - 1, -1, -1)).astype(before.dtype)
     return decay**K * before + jnp.tensordot(late, x, 1)
 
 
