@@ -74,9 +74,10 @@ def least_work(cell, rule, shape, options):
     program, _ = brainstate.transform.make_jaxpr(grad, return_only_write=True)(*given)
     memory, sizes = learner.report.memory, compiled_memory(program)
     taken = sizes.temp_size_in_bytes + sizes.output_size_in_bytes
-    promised = promised_bytes(memory, min(shape[3], memory['block_steps']))
+    steps = min(shape[3], memory['block_steps'])
     if options.get('fresh'):
-        return work_of(program), taken, promised - 2 * memory['trace_bytes']
+        return work_of(program), taken, memory['alone_bytes'] * steps // memory['block_steps']
+    promised = promised_bytes(memory, steps)
     blocks = -(-shape[3] // memory['block_steps'])
     renewed = 2 * blocks * memory['trace_bytes']
     return work_of(program, renewed), taken + memory['trace_bytes'], promised

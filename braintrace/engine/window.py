@@ -32,6 +32,9 @@ from .program import Program
 from .split import TOGETHER, Split
 
 
+State = tuple[list[Any], list[Any]]  # hidden and other leaves
+
+
 class Moment(NamedTuple):
     """One step of a window, or all of them with the steps first: what it starts from, and what is
     known of it already: its products, what a unit's change comes back as over each detour, and
@@ -71,6 +74,16 @@ class Pulled(NamedTuple):
     variables: list[Any]
 
 
+class Course(NamedTuple):
+    """How the steps of a window went, with the steps first: the states before each of them, the
+    outputs, and the products with weights."""
+
+    hidden: list[Any]
+    other: list[Any]
+    outs: list[Any]
+    products: list[Any]
+
+
 class Window:
     """K steps of a program. All arrays have the steps as their first axis.
 
@@ -85,6 +98,7 @@ class Window:
         length: K.
         steps: the number of steps done before, if it is known.
         split: how the samples are cut over devices.
+        went: its course and the state at its end, where it was run before.
     """
 
     def __init__(
@@ -94,18 +108,23 @@ class Window:
         length: int,
         steps: Any = None,
         split: Split = TOGETHER,
+        went: tuple[Course, State] | None = None,
     ):
         self.program, self.length, self.steps, self.split = program, length, steps, split
         self.given = _stand_in(program.step.input_vars, given)
-        start, inputs = (list(given.hidden), list(given.other)), list(self.given.inputs)
+        self.course, (self.hidden, self.other) = self._run() if went is None else went
+        self.before, self.before_other, self.outs, self.products = self.course
+
+    def _run(self) -> tuple[Course, State]:
+        program, given, length = self.program, self.given, self.length
+        start, inputs = (list(given.hidden), list(given.other)), list(given.inputs)
+        of_model = given.captured, given.params
         if given.spared is None:
-            of_model = given.captured, given.params
             exit, kept = program.phases(length).run(*of_model, *start, inputs, length)
         else:
-            handed = program.loop.before(given.captured, given.params)
+            handed = program.loop.before(*of_model)
             exit, kept = scan(partial(self._forward, handed), start, (inputs, self._ok), length)
-        self.hidden, self.other = exit
-        self.before, self.before_other, self.outs, self.products = kept
+        return Course(*kept), exit
 
     def _forward(self, handed: Values, carry: tuple, x: tuple) -> tuple[tuple, tuple]:
         """One step, in which some samples may be left out."""

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from .._jax import Var
 from ..engine.blocks import MOST_STEPS, in_blocks, pick_window
 from ..engine.credit import through_readers
 from ..engine.program import Program
@@ -21,11 +22,12 @@ from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
 from ..plan.step_sizes import bytes_of, of_operands
-from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
+from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, PartCarrier, Traces
 from ..rules.changed import OnTraces, changed
 from ..rules.rule import Rule
 from ..rules.signals import NO_EXTRA, Extra, Signal
 from . import nonfinite
+from .alone import grad_in_parts
 from .progress import advance
 from .records import Block, Carried, Gradients, Outcome, Run, Weights
 
@@ -93,6 +95,8 @@ class Core:
         if run.fresh:
             carried = self.with_traces(carried)._replace(steps=jnp.zeros_like(carried.steps))
         alone = run.fresh and run.window >= run.length
+        if alone and self.part_of(run.length) < run.length:
+            return grad_in_parts(self, weights, carried, inputs, cotangents, run, extra)
 
         def block(state, x):
             (carried, totals), (inputs, cotangents, per_step) = state, x
@@ -110,7 +114,7 @@ class Core:
         start = carried, self.nothing_yet(weights.params)
         xs = list(inputs), list(cotangents), extra.steps
         (carried, totals), outs = in_blocks(block, start, xs, run.length, run.window)
-        return self._to_params(weights, *totals), outs, carried
+        return self.to_params(weights, *totals), outs, carried
 
     def evolve(
         self, weights: Weights, carried: Carried, inputs: Sequence[Any], run: Run
@@ -154,7 +158,7 @@ class Core:
         cotangents = self.program.graded(at_outs, at_end)
         block = Block(weights, inputs, length, cotangents, extra, keep=False)
         outcome = self.run(carried, block)
-        return self._to_params(weights, outcome.params, outcome.weights), outcome.inputs
+        return self.to_params(weights, outcome.params, outcome.weights), outcome.inputs
 
     @cached_property
     def shared(self) -> frozenset[TraceKey]:
@@ -204,7 +208,7 @@ class Core:
         kept = {**carried.traces, **(made.traces or {})}
         steps = self.counted(carried.steps, window.length)
         after = Carried(window.hidden, window.other, kept, steps, carried.skipped)
-        totals = self._add(self.nothing_yet(block.weights.params), made.given)
+        totals = self.added(self.nothing_yet(block.weights.params), made.given)
         return window, Outcome(after, *totals, window.outs, made.inputs)
 
     def window(self, block: Block, carried: Carried, ok: Any = None) -> Window:
@@ -273,12 +277,13 @@ class Core:
         return of_params, [jnp.zeros(w.shape, w.dtype) for w in avals]
 
     @staticmethod
-    def _add(totals: tuple[list, list], given: Contribution) -> tuple[list[Any], list[Any]]:
+    def added(totals: tuple[list, list], given: Contribution) -> tuple[list[Any], list[Any]]:
+        """Gradients of the parameters and of the weights of relations, with more of them."""
         of_params, of_weights = totals
         weights = [given.weights.get(r) for r in range(len(of_weights))]
         return add(of_params, given.params), add(of_weights, weights)
 
-    def _to_params(self, weights: Weights, of_params: list, of_weights: list) -> list[Any]:
+    def to_params(self, weights: Weights, of_params: list, of_weights: list) -> list[Any]:
         """Gradients of the parameters, from those and from the gradients of the weights as their
         ops take them."""
         step, relations = self.program.step, self.program.layout.relations
@@ -299,6 +304,14 @@ class Core:
         if window < 1:
             raise ValueError(f'`window` must be at least 1, got {window}.')
         return min(int(window), length)
+
+    def part_of(self, length: int) -> int:
+        """The steps of a part of a sequence of this length that stands alone; all of them where it
+        is not cut into parts."""
+        in_parts = self.single_step and isinstance(self.carrier, PartCarrier)
+        if not in_parts or self.nonfinite != KEEP:
+            return length
+        return pick_window(length, self.bytes_per_step, IN_CACHE)
 
     @cached_property
     def _of_a_block(self) -> int:
@@ -337,16 +350,28 @@ class Core:
     def memory(self) -> dict[str, int]:
         """What a run costs: the bytes of all traces, the steps of the longest block that
         `window='auto'` takes, and its bytes; and what a gradient takes at its peak, besides the
-        model: the traces before and after a block, the block, and the gradients."""
+        model: the traces before and after a block, the block, and the gradients; and of a sequence
+        of that length that stands alone."""
         steps = pick_window(MOST_STEPS, self.bytes_per_step, self._of_a_block)
         traces, gradients = self._trace_bytes, self._gradient_bytes
-        block = steps * self.bytes_per_step
+        block, part = steps * self.bytes_per_step, self.part_of(steps)
+        alone = part * self.bytes_per_step
+        if part < steps:
+            alone += steps * self._course_bytes
         return {
             'trace_bytes': traces,
             'block_steps': steps,
             'block_bytes': block,
             'peak_bytes': 2 * traces + block + gradients,
+            'alone_bytes': alone + gradients,
         }
+
+    @property
+    def _course_bytes(self) -> int:
+        """What is kept of the course of one step."""
+        step = self.program.step
+        outs = [v for v in step.outs if isinstance(v, Var)]
+        return bytes_of(*step.hidden_vars, *step.other_vars, *outs, *self.program.products)
 
 
 def core_of(

@@ -22,10 +22,10 @@ def of_operands(layout: Layout) -> int:
     return sum(bytes_of(x) * (2 if r.op.gradient is None else 1) for x, r in with_x.items())
 
 
-def of_sums(layout: Layout, relations: Iterable[int]) -> int:
-    """The sums that the outputs of some relations go into, each once."""
-    ys = [layout.relations[r].y_var for r in relations]
-    return bytes_of(*{layout.shared_sums[y]: y for y in ys}.values())
+def of_an_output(layout: Layout, relations: Iterable[int]) -> int:
+    """The largest output of some relations: the credit of one goes into a gradient before that of
+    the next is made."""
+    return max((bytes_of(layout.relations[r].y_var) for r in relations), default=0)
 
 
 def of_state(layout: Layout, group: int) -> int:

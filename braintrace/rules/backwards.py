@@ -46,9 +46,9 @@ class Backwards(NamedTuple):
         return [of_state(row) for row in self.Q]
 
 
-def backwards(D: Entries, c: jax.Array, keep: bool) -> Backwards:
+def backwards(D: Entries, c: jax.Array, keep: bool, later: jax.Array | None = None) -> Backwards:
     """`mu_{k-1} = c_k + D_k^T mu_k` and, with `keep`, `Q_{k-1} = Q_k D_k`; `c` is (K, states,
-    *units)."""
+    *units). `later` is the credit after the last step, none by default."""
     in_each, in_all = of_each_step(D, len(c)), of_all_steps(D, len(c))
     last = identity(D, c[0])
 
@@ -60,7 +60,8 @@ def backwards(D: Entries, c: jax.Array, keep: bool) -> Backwards:
             return (earlier, Q), carry
         return (earlier, together(product(apart_again(Q, last, 0), D_k), last)), carry
 
-    start = jnp.zeros_like(c[0]), together(last, last) if keep else {}
+    end = jnp.zeros_like(c[0]) if later is None else later
+    start = end, together(last, last) if keep else {}
     (mu_entry, Q_entry), (mu, Q) = scan(turn, start, (in_each, c), len(c), reverse=True)
     if not keep:
         return Backwards(mu, mu_entry, None, None)

@@ -157,6 +157,21 @@ class BlockCarrier(Carrier):
         """What it keeps of each step of a block besides states, products and operands."""
 
 
+class PartCarrier(BlockCarrier):
+    """Of a sequence that stands alone it needs no traces: it can go through its parts from the last
+    to the first."""
+
+    @property
+    @abstractmethod
+    def at_end(self) -> Any:
+        """What comes back from after the last part: nothing."""
+
+    @abstractmethod
+    def part(self, window: Window, credit: Credit, later: Any) -> tuple[Contribution, Any]:
+        """What a part of the sequence gives, and what comes back from it to the part before, from
+        what comes back to it."""
+
+
 @dataclass(frozen=True, eq=False)
 class Several(BlockCarrier):
     """Different carriers for different relations."""

@@ -12,7 +12,9 @@ travels, so the result does not depend on how time is cut into blocks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax
@@ -31,17 +33,19 @@ from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Scope, Slot
 from ..plan.slopes import constant_slope, is_leak
-from ..plan.step_sizes import of_credit, of_sums, of_transitions
+from ..plan.step_sizes import of_an_output, of_credit, of_transitions
 from .backwards import Backwards, backwards
-from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+from .carrier import Contribution, Credit, Entry, PartCarrier, Traces
 from .last_step import LastStep
 from .leak import Leak
 from .slot_trace import SlotTrace, WholeTrace
 from .table_trace import TableTrace
 
+NOTHING: Mapping[int, jax.Array] = MappingProxyType({})
+
 
 @dataclass(frozen=True, eq=False)
-class PositionWise(BlockCarrier):
+class PositionWise(PartCarrier):
     """The position-wise part of J for some relations.
 
     Args:
@@ -74,7 +78,7 @@ class PositionWise(BlockCarrier):
     @property
     def step_bytes(self) -> int:
         of_units = of_credit(self.layout, self.groups) + of_transitions(self.layout, self.groups)
-        return of_sums(self.layout, self.chosen) + of_units
+        return of_an_output(self.layout, self.chosen) + of_units
 
     def slots_of(self, group: int) -> list[Slot]:
         """The traces it keeps for one group."""
@@ -103,26 +107,20 @@ class PositionWise(BlockCarrier):
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
-        dy = {r: credit.y[r] for r in self.chosen}
+        dy, backs = self._credit_of_outputs(window, credit, keep)
         from_before: dict[int, Any] = {}
         new: Traces = {}
         at_once: list[tuple[Slot, Backwards]] = []
-        for group in self.groups:
-            D = self.transition(window, group)
-            back = backwards(D, self._credit_of_units(credit, group, D), keep)
-            for s in self.slots_of(group):
-                for f in s.feeds:
-                    df = window.factors.least_slope(f.relation, group, f.unit)
-                    mu = [f.at_y(a) for a in apart(back.mu, 1)]
-                    dy[f.relation] = dy[f.relation] + inner(apart(df, 1), mu)
-                if traces is not None and keep and self._renews(s):
-                    at_once.append((s, back))
-                    continue
-                if traces is not None:
-                    met = self.kept(s).read(traces, back.mu_entry, window.ops)
-                    from_before[s.relation] = from_before.get(s.relation, 0) + met
-                if keep:
-                    new |= self.kept(s).advance(traces, window, back)
+        for s in self.slots:
+            back = backs[s.group]
+            if traces is not None and keep and self._renews(s):
+                at_once.append((s, back))
+                continue
+            if traces is not None:
+                met = self.kept(s).read(traces, back.mu_entry, window.ops)
+                from_before[s.relation] = from_before.get(s.relation, 0) + met
+            if keep:
+                new |= self.kept(s).advance(traces, window, back)
         weights: dict[int, Any] = {}
         for s, back in at_once:
             weights[s.relation], new[s.key] = self._renewed(s, traces, window, back, dy)
@@ -130,6 +128,34 @@ class PositionWise(BlockCarrier):
             if r not in weights:
                 weights[r] = gradient(window.ops[r], window.operands[r], d) + from_before.get(r, 0)
         return Contribution(weights), new if keep else None
+
+    @property
+    def at_end(self) -> dict[int, jax.Array]:
+        units = {group: self.layout.units[group] for group in self.groups}
+        return {g: jnp.zeros((u.states, *u.shape), u.dtype) for g, u in units.items()}
+
+    def part(self, window: Window, credit: Credit, later: Any) -> tuple[Contribution, Any]:
+        dy, backs = self._credit_of_outputs(window, credit, False, later)
+        weights = {r: gradient(window.ops[r], window.operands[r], d) for r, d in dy.items()}
+        earlier = {g: back.mu_entry.astype(later[g].dtype) for g, back in backs.items()}
+        return Contribution(weights), earlier
+
+    def _credit_of_outputs(
+        self, window: Window, credit: Credit, keep: bool, later: Mapping[int, jax.Array] = NOTHING
+    ) -> tuple[dict[int, Any], dict[int, Backwards]]:
+        """The credit of the outputs of each relation at all steps, with that of later steps; and
+        how this goes back in each group. `later` is what comes from after the window."""
+        dy, backs = {r: credit.y[r] for r in self.chosen}, {}
+        for group in self.groups:
+            D = self.transition(window, group)
+            c = self._credit_of_units(credit, group, D)
+            backs[group] = back = backwards(D, c, keep, later.get(group))
+            for s in self.slots_of(group):
+                for f in s.feeds:
+                    df = window.factors.least_slope(f.relation, group, f.unit)
+                    mu = [f.at_y(a) for a in apart(back.mu, 1)]
+                    dy[f.relation] = dy[f.relation] + inner(apart(df, 1), mu)
+        return dy, backs
 
     def _renews(self, s: Slot) -> bool:
         """Whether the op of a weight takes its trace through a block and reads it at once, and the
