@@ -31,7 +31,6 @@ from .loop import all_steps, scan
 from .program import Program
 from .split import TOGETHER, Split
 
-
 State = tuple[list[Any], list[Any]]  # hidden and other leaves
 
 

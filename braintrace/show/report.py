@@ -44,8 +44,8 @@ class CompilationReport:
 
     Args:
         graph: of a learner (`learner.graph`) or from `compile_etrace_graph`.
-        memory: what a run costs, `trace_bytes`, `block_steps`, `block_bytes` and `peak_bytes`, if
-            known.
+        memory: what a run costs, `trace_bytes`, `block_steps`, `block_bytes`, `peak_bytes` and,
+            for a sequence that stands alone, `alone_bytes`; if known.
         core: what learns the model, if there is a rule already: then bytes and exactness are those
             of this rule.
         choice: how the rule was found, if that was left to the compiler.
