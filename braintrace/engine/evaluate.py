@@ -11,8 +11,9 @@ the program as it is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial, reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -295,7 +296,7 @@ def _apply(
         weight = program.weight_operand[y]
         made = [_through_feedback(eqn, values, weight, overrides.feedback[y])]
     elif y in overrides.known:
-        made = [_as_known(eqn, values, overrides.known[y])]
+        made = [_as_known(program, eqn, values, overrides.known[y])]
     else:
         made = bind(eqn, values)
     for place, v in enumerate(eqn.outvars):
@@ -313,26 +314,49 @@ def _through_feedback(eqn: JaxprEqn, values: Values, weight: int, feedback: Any)
     return forward + (back - lax.stop_gradient(back))
 
 
-def _as_known(eqn: JaxprEqn, values: Values, y: Any) -> Any:
+def _as_known(program: Program, eqn: JaxprEqn, values: Values, y: Any) -> Any:
     """The output of an equation whose value is known; only its derivative is computed, if it is
     asked for."""
     floats = floats_of(values)
+    if eqn.primitive.name == 'dot_general':
+        change = partial(_changed_product, eqn, program.side_by_side(eqn), values)
+        return _known_by_forward_rule(change, floats, y)
 
     def product(moving):
         return bind(eqn, combine(moving, values))[0]
 
-    if eqn.primitive.name == 'dot_general':
-        return _known_by_forward_rule(product, floats, y)
     return _known_by_backward_rule(product, floats, y)
 
 
-def _known_by_forward_rule(product, floats: dict[int, Any], y: Any) -> Any:
+def _changed_product(
+    eqn: JaxprEqn,
+    parts: Mapping[int, Sequence[int]],
+    values: Values,
+    floats: dict[int, Any],
+    changes: dict[int, Any],
+) -> Any:
+    """What changes of its operands do to a product of matrices. An operand whose parts lie side by
+    side changes part by part, so that no credit is computed for a part that asks for none."""
+    sums, _ = eqn.params['dimension_numbers']
+    now = combine(floats, values)
+    terms = []
+    for i, change in changes.items():
+        pairs = [(change, now[1 - i])]
+        if i in parts:
+            of_change = lax.split(change, parts[i], sums[i][0])
+            of_other = lax.split(now[1 - i], parts[i], sums[1 - i][0])
+            pairs = list(zip(of_change, of_other, strict=True))
+        terms += [bind(eqn, pair if i == 0 else pair[::-1])[0] for pair in pairs]
+    return reduce(jnp.add, terms)
+
+
+def _known_by_forward_rule(change: Callable, floats: dict[int, Any], y: Any) -> Any:
     """For a product of matrices: the transpose of its forward rule sums over the steps inside the
     product."""
     known = jax.custom_jvp(lambda moving, y: y)
 
     def rule(primals, tangents):
-        return primals[1], jax.jvp(product, primals[:1], tangents[:1])[1]
+        return primals[1], change(primals[0], tangents[0])
 
     known.defjvp(rule)
     return known(floats, y)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from .._jax import Var, is_complex, is_float
+from .._jax import JaxprEqn, Var, is_complex, is_float
 from ..graph.analysis import Analysis
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
@@ -57,6 +57,20 @@ class Program:
     def weight_operand(self) -> dict[Var, int]:
         """By the output of a use, which operand of its equation is the weight."""
         return {use.y[0]: use.operand for use in self.analysis.uses}
+
+    def side_by_side(self, eqn: JaxprEqn) -> dict[int, list[int]]:
+        """Those operands of a product, by number, that are parts side by side along the axis that
+        is summed over, and the sizes of the parts."""
+        (sums, _), found = eqn.params['dimension_numbers'], {}
+        for i, a in enumerate(eqn.invars):
+            k = self.analysis.made_by.get(a) if isinstance(a, Var) else None
+            made = None if k is None else self.analysis.eqns[k]
+            if made is None or made.primitive.name != 'concatenate':
+                continue
+            axis = made.params['dimension']
+            if list(sums[i]) == [axis]:
+                found[i] = [part.aval.shape[axis] for part in made.invars]
+        return found
 
     @cached_property
     def relation_weights(self) -> dict[int, frozenset[int]]:
