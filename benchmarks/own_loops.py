@@ -6,13 +6,12 @@ Once of all weights, and once of those alone to which 0.2.6 gives a gradient.
 import brainstate
 import jax
 import jax.numpy as jnp
-from models import Net, data, loss
+from models import Net, data, loss, traced_by_reference
 from rules import RULES, SIZES
 from worker import LINEAR, best, say
 
 import braintrace
 
-TRACED_BY_REFERENCE = {'gru': ('Wz', 'Wh'), 'lif': ('W', 'R')}
 LOOPS = [
     (cell, rule, s) for cell in ('gru', 'lif') for s in SIZES for rule in ('D_RTRL', 'pp_prop')
 ]
@@ -27,7 +26,7 @@ def own_loop(cell, rule, shape, same_work=False):
     learner = braintrace.compile(net, algorithm, xs[0], batch_size=shape[2], **options)
     weights = net.states(brainstate.ParamState)
     if same_work:
-        weights = {k: s for k, s in weights.items() if k[1] in TRACED_BY_REFERENCE[cell]}
+        weights = traced_by_reference(net, cell)
 
     @brainstate.transform.jit
     def run(xs, ys):

@@ -8,6 +8,10 @@ ONE_GRADIENT = (
     '| a process to the first gradient, s | memory of a gradient, taken / promised, MB |\n'
     '|---|---|---|---|---|---|---|---|---|---|---|'
 )
+SAME_WORK = (
+    '| rule | ours / 0.2.6, ms | faster by | first call, ours / 0.2.6, ms | ratio |\n'
+    '|---|---|---|---|---|'
+)
 EVERY_RULE = """## Every rule
 
 One `etrace_grad`, traces carried on, in blocks as `window='auto'` picks them; inputs-units-batch-\
@@ -227,8 +231,19 @@ def one_gradient(ours, theirs, starts, by_hand):
         '\nUnder single-step credit 0.2.6 gives the read-out and the reset gate of the GRU a '
         'gradient of zero, and so does less work; ours get their same-step gradients. pp_prop with '
         'all gradients written out by hand in JAX for this one GRU (`benchmarks/by_hand.py`): '
-        f'{by_hand:.1f} ms.\n'
+        f'{by_hand:.1f} ms. The same work, gradients of the other weights alone:\n'
     )
+    yield SAME_WORK
+    for row, other in zip(same_work(ours), same_work(theirs), strict=True):
+        cells = [
+            row['of'],
+            f'{row["ms"]:.1f} / {other["ms"]:.1f}',
+            f'{other["ms"] / row["ms"]:.1f} x',
+            f'{row["first"]:.0f} / {other["first"]:.0f}',
+            f'{row["first"] / other["first"]:.2f}',
+        ]
+        yield table_row(cells)
+    yield ''
     machine = next(row for row in ours if row['case'] == 'machine')
     yield (
         '"At least" is what the products of the program take at the speed of one large product '
@@ -243,6 +258,11 @@ def one_gradient(ours, theirs, starts, by_hand):
 def sequences(rows):
     """The cases of a whole sequence."""
     return [row for row in rows if 'shape' in row and row['case'] not in ('BPTT', 'limit')]
+
+
+def same_work(rows):
+    """The cases with gradients of those weights alone to which 0.2.6 gives one."""
+    return [row for row in rows if row['case'] == 'same work']
 
 
 def find(rows, case, cell, shape):

@@ -90,7 +90,7 @@ def beside(g, true):
 
 def microseconds(run, shape):
     """Of one step, the best of several runs over a sequence."""
-    _, ms = best(lambda: jax.tree.leaves(run()), 15, 5)
+    _, ms = best(lambda: jax.tree.leaves(run()), 100, 3)
     return ms / shape[3] * 1e3
 
 

@@ -70,7 +70,7 @@ def main(ours, reference, output=None, only=None):
         'worker': lambda: least(*[measure_both() for _ in range(2)]),
         'loops': lambda: least(*[measure_both('own_loops.py') for _ in range(2)]),
         'starts': lambda: least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
-        'rules': lambda: measure_both('rules.py'),
+        'rules': lambda: least(*[measure_both('rules.py') for _ in range(2)]),
         'credit': lambda: measure_both('credit.py'),
     }
     figures, chosen = json.loads(FIGURES.read_text()), only.split(',') if only else list(parts)
