@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Var, is_float
+from .course import Moment
 from .evaluate import Overrides, Track, combine, evaluate, floats_of, hold
 from .factors import new_hidden, pull_both
-from .window import Moment, Window
+from .window import Window
 
 Feedback = Mapping[Var, Any]  # by the output of a product, the weight that credit goes back through
 NO_FEEDBACK: Feedback = {}

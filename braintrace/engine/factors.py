@@ -24,7 +24,8 @@ from .entries import Entries
 from .evaluate import Cuts, Overrides, Track, combine, evaluate
 
 if TYPE_CHECKING:
-    from .window import Moment, Window
+    from .course import Moment
+    from .window import Window
 
 
 class OfGroup(NamedTuple):

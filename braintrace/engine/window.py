@@ -16,6 +16,7 @@ from ..graph.uses import Use
 from ..ops.axes import Op
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
+from .course import Course, Moment, State
 from .evaluate import (
     PLAIN,
     Given,
@@ -30,21 +31,6 @@ from .factors import Factors
 from .loop import all_steps, scan
 from .program import Program
 from .split import TOGETHER, Split
-
-State = tuple[list[Any], list[Any]]  # hidden and other leaves
-
-
-class Moment(NamedTuple):
-    """One step of a window, or all of them with the steps first: what it starts from, and what is
-    known of it already: its products, what a unit's change comes back as over each detour, and
-    which samples take part."""
-
-    hidden: Values
-    other: Values
-    inputs: Values
-    products: Values
-    detours: Values = ()
-    ok: Any = ()
 
 
 class Cotangents(NamedTuple):
@@ -71,16 +57,6 @@ class Pulled(NamedTuple):
     other: list[Any]
     inputs: list[Any]
     variables: list[Any]
-
-
-class Course(NamedTuple):
-    """How the steps of a window went, with the steps first: the states before each of them, the
-    outputs, and the products with weights."""
-
-    hidden: list[Any]
-    other: list[Any]
-    outs: list[Any]
-    products: list[Any]
 
 
 class Window:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..engine.blocks import in_blocks
+from ..engine.course import Course, State
 from ..engine.evaluate import Given
-from ..engine.window import Course, State, Window
+from ..engine.window import Window
 from ..rules.carrier import Contribution, PartCarrier
 from ..rules.signals import Extra
 from .progress import advance
@@ -33,7 +34,7 @@ def grad_in_parts(
     extra: Extra,
 ) -> tuple[list[Any], list[Any], Carried]:
     """As `Core.grad`; the traces of `carried` are those of a beginning."""
-    carrier, part = core.carrier, core.part_of(run.length)
+    carrier, part = core.carrier, core.sizes.part_of(run.length)
     assert isinstance(carrier, PartCarrier)
 
     def window(state: State, inputs: list[Any], steps: int, went: Any = None) -> Window:

@@ -200,11 +200,11 @@ class _Look:
             settled = rule.settle(options)
             core = core_of(self.graph, rule, settled, single_step, grade_hidden=self.grade_hidden)
             exact = sum(told.exact for told in exactness(core).values())
-            traces = core.memory()['trace_bytes']
+            traces = core.sizes.memory()['trace_bytes']
         except (NotSupportedError, ValueError) as error:
             return Candidate(name, options, refused=str(error))
         self.cores[name] = core
-        return Candidate(name, options, traces, core.bytes_per_step, exact)
+        return Candidate(name, options, traces, core.sizes.bytes_per_step, exact)
 
     def _snap(self, rtrl: Candidate) -> Candidate:
         """SnAp at the first n at which it is as exact as RTRL."""

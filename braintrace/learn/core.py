@@ -11,8 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._jax import Var
-from ..engine.blocks import MOST_STEPS, in_blocks, pick_window
+from ..engine.blocks import in_blocks
 from ..engine.credit import through_readers
 from ..engine.program import Program
 from ..engine.window import Cotangents, Window
@@ -21,20 +20,18 @@ from ..graph.samples import Samples, find_samples, one_sample
 from ..graph.sources import weight_program
 from ..plan.keys import TraceKey
 from ..plan.layout import lay_out
-from ..plan.step_sizes import bytes_of, of_operands
-from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, PartCarrier, Traces
+from ..rules.carrier import BlockCarrier, Carrier, Contribution, Entry, Traces
 from ..rules.changed import OnTraces, changed
 from ..rules.rule import Rule
 from ..rules.signals import NO_EXTRA, Extra, Signal
 from . import nonfinite
 from .alone import grad_in_parts
+from .block_sizes import BlockSizes
 from .progress import advance
 from .records import Block, Carried, Gradients, Outcome, Run, Weights
 
 KEEP, RAISE = 'keep', 'raise'
 BUDGET = 256 * 2**20  # bytes that one block of steps may keep
-IN_CACHE = 24 * 2**20  # bytes of a block; a larger one gets its memory anew at every call
-MOST_OF_RENEWED = 6  # a block may be so many times as large as what it renews
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +92,7 @@ class Core:
         if run.fresh:
             carried = self.with_traces(carried)._replace(steps=jnp.zeros_like(carried.steps))
         alone = run.fresh and run.window >= run.length
-        if alone and self.part_of(run.length) < run.length:
+        if alone and self.sizes.part_of(run.length) < run.length:
             return grad_in_parts(self, weights, carried, inputs, cotangents, run, extra)
 
         def block(state, x):
@@ -173,12 +170,22 @@ class Core:
         """The same, with zero influence."""
         return carried._replace(traces={**carried.traces, **self.carrier.init()})
 
+    @property
+    def looks_on(self) -> bool:
+        """Whether something is done about numbers that are not finite."""
+        return self.nonfinite != KEEP
+
+    @cached_property
+    def sizes(self) -> BlockSizes:
+        """How long its blocks are, and what they take."""
+        return BlockSizes(self)
+
     # ---- one block ----
 
     def run(self, carried: Carried, block: Block) -> Outcome:
         """A block of steps, with what the learner does about numbers that are not finite."""
         window, first = self.attempt(carried, block)
-        if self.nonfinite == KEEP:
+        if not self.looks_on:
             return first
         if block.is_loss:
             first = first._replace(inputs={})
@@ -290,88 +297,6 @@ class Core:
         phi = weight_program(step, [r.w_var for r in relations])
         _, pull = jax.vjp(lambda p: phi(weights.captured, *p), list(weights.params))
         return add(of_params, pull(list(of_weights))[0])
-
-    # ---- windows and memory ----
-
-    def window_length(self, window: Any, length: int) -> int:
-        """The number of steps in a block: as said, or as memory allows for 'auto'."""
-        if window == 'auto':
-            if self.carrier.whole_sequence:
-                return length
-            return pick_window(length, self.bytes_per_step, self._of_a_block)
-        if isinstance(window, bool) or not hasattr(window, '__index__'):
-            raise TypeError(f"`window` must be a number of steps or 'auto', got {window!r}.")
-        if window < 1:
-            raise ValueError(f'`window` must be at least 1, got {window}.')
-        return min(int(window), length)
-
-    def part_of(self, length: int) -> int:
-        """The steps of a part of a sequence of this length that stands alone; all of them where it
-        is not cut into parts."""
-        in_parts = self.single_step and isinstance(self.carrier, PartCarrier)
-        if not in_parts or self.nonfinite != KEEP:
-            return length
-        return pick_window(length, self.bytes_per_step, IN_CACHE)
-
-    @cached_property
-    def _of_a_block(self) -> int:
-        """The bytes that a block may have. With single-step credit its length changes no gradient:
-        one that a cache holds is faster, but where traces and gradients, which each block reads and
-        writes, are not small beside it."""
-        if not self.single_step:
-            return self.budget
-        renewed = self._trace_bytes + self._gradient_bytes
-        return min(self.budget, max(IN_CACHE, MOST_OF_RENEWED * renewed))
-
-    @property
-    def _trace_bytes(self) -> int:
-        return sum(a.size * a.dtype.itemsize for a in self.shapes.values())
-
-    @property
-    def _gradient_bytes(self) -> int:
-        return bytes_of(*self.program.step.param_vars)
-
-    @cached_property
-    def bytes_per_step(self) -> int:
-        """What one step keeps in a block: its states, its products with weights, what multiplies
-        these weights, and what the carrier keeps."""
-        step, layout, carrier = self.program.step, self.program.layout, self.carrier
-        states = bytes_of(*step.hidden_vars, *step.other_vars)
-        if self.single_step and isinstance(carrier, BlockCarrier):
-            products = bytes_of(*self.program.products)
-            return states + products + of_operands(layout) + carrier.step_bytes
-        total = 2 * states + carrier.window_step_bytes
-        for r in layout.relations:
-            rows = sum(layout.units[g.index].states for g in r.groups if g.index in layout.units)
-            total += bytes_of(r.y_var) * (2 + 2 * rows)
-            total += bytes_of(r.x_var) if r.x_var is not None else 0
-        return total
-
-    def memory(self) -> dict[str, int]:
-        """What a run costs: the bytes of all traces, the steps of the longest block that
-        `window='auto'` takes, and its bytes; and what a gradient takes at its peak, besides the
-        model: the traces before and after a block, the block, and the gradients; and of a sequence
-        of that length that stands alone."""
-        steps = pick_window(MOST_STEPS, self.bytes_per_step, self._of_a_block)
-        traces, gradients = self._trace_bytes, self._gradient_bytes
-        block, part = steps * self.bytes_per_step, self.part_of(steps)
-        alone = part * self.bytes_per_step
-        if part < steps:
-            alone += steps * self._course_bytes
-        return {
-            'trace_bytes': traces,
-            'block_steps': steps,
-            'block_bytes': block,
-            'peak_bytes': 2 * traces + block + gradients,
-            'alone_bytes': alone + gradients,
-        }
-
-    @property
-    def _course_bytes(self) -> int:
-        """What is kept of the course of one step."""
-        step = self.program.step
-        outs = [v for v in step.outs if isinstance(v, Var)]
-        return bytes_of(*step.hidden_vars, *step.other_vars, *outs, *self.program.products)
 
 
 def core_of(

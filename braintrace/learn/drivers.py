@@ -103,7 +103,7 @@ def grad(learning: Learning, sequences: tuple, weights: Mapping, asked: Asked) -
     _refuse_strangers(learning, compiled, weights)
     core = compiled.core
     loss = core.program.step.outs[0].aval
-    steps = core.window_length(asked.window, length)
+    steps = core.sizes.window_length(asked.window, length)
     run = Run(length, steps, asked.fresh, asked.progress)
 
     def make() -> Callable:
@@ -327,7 +327,7 @@ def evolve(learning: Learning, sequences: tuple, step_fn: Callable | None, windo
     length = sequence_length(sequences)
     compiled = _of_evolution(learning, sequences, step_fn)
     core = compiled.core
-    run = Run(length, core.window_length(window, length))
+    run = Run(length, core.sizes.window_length(window, length))
 
     def make() -> Callable:
         def go_on(weights, carried, inputs):

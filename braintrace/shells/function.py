@@ -290,7 +290,7 @@ class PureLearner(PlainRunMixin):
                 params, data = skeleton.with_params(leaves), first_of((inputs, targets))
                 compiled = self._compiled(loss_fn, params, carry.state, *data)
                 core = compiled.core
-                steps = core.window_length(window, length)
+                steps = core.sizes.window_length(window, length)
                 run = Run(length, steps, fresh, progress, split)
                 loss = only_loss(core)
                 if not self.rule.modulated:
@@ -339,7 +339,7 @@ class PureLearner(PlainRunMixin):
             def go_on(length, split, captured, leaves, carry, inputs):
                 params = skeleton.with_params(leaves)
                 compiled = self._compiled(None, params, carry.state, first_of(inputs), ())
-                steps = compiled.core.window_length(window, length)
+                steps = compiled.core.sizes.window_length(window, length)
                 run = Run(length, steps, split=split)
                 weights, carried = compiled.weights(leaves, captured), unpack(compiled, carry)
                 data = jax.tree.leaves(inputs)

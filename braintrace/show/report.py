@@ -71,7 +71,7 @@ class CompilationReport:
         choice: Choice | None = None,
     ):
         self.graph, self.choice, self._core = graph, choice, core
-        self.memory = core.memory() if memory is None and core is not None else memory
+        self.memory = core.sizes.memory() if memory is None and core is not None else memory
         self._compiled = compiled_of(graph)
 
     @property

@@ -212,7 +212,7 @@ def planned_trace_bytes(oracle: Any, rule: str, options: dict[str, Any]) -> int:
     """The bytes of all traces that a rule would carry for the model of a compiled learner."""
     how = how_to_learn(rule, options)
     core = core_of(oracle.graph.compiled, how.rule, how.options, how.single_step)
-    return core.memory()['trace_bytes']
+    return core.sizes.memory()['trace_bytes']
 
 
 @dataclass(frozen=True)

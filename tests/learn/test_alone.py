@@ -7,7 +7,7 @@ from small_models import OTHERS, POSITION_WISE, P, X, Y, assert_close, bptt, los
 from told import LOST
 
 import braintrace
-from braintrace.learn import core
+from braintrace.learn import block_sizes
 
 pytestmark = LOST
 EXACT = [
@@ -30,7 +30,12 @@ def alone(step, state, rule, **options):
 def in_parts(monkeypatch, steps):
     """From here on a part has so many steps."""
     cut = []
-    monkeypatch.setattr(core.Core, 'part_of', lambda self, length: cut.append(length) or steps)
+
+    def part_of(self, length):
+        cut.append(length)
+        return steps
+
+    monkeypatch.setattr(block_sizes.BlockSizes, 'part_of', part_of)
     return cut
 
 
@@ -66,6 +71,6 @@ def test_a_large_sequence_is_cut(monkeypatch):
 
     xs, ys = (np.concatenate([a] * 40) for a in (X, Y))
     whole = memory()
-    monkeypatch.setattr(core, 'IN_CACHE', 20_000)
+    monkeypatch.setattr(block_sizes, 'IN_CACHE', 20_000)
     learner = braintrace.compile(step, 'd_rtrl', P, state, X[0])
     assert memory() < 0.8 * whole

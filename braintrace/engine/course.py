@@ -1,0 +1,32 @@
+"""How the steps of a window went."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+Values = Sequence[Any]
+State = tuple[list[Any], list[Any]]  # hidden and other leaves
+
+
+class Course(NamedTuple):
+    """How the steps of a window went, with the steps first: the states before each of them, the
+    outputs, and the products with weights."""
+
+    hidden: list[Any]
+    other: list[Any]
+    outs: list[Any]
+    products: list[Any]
+
+
+class Moment(NamedTuple):
+    """One step of a window, or all of them with the steps first: what it starts from, and what is
+    known of it already: its products, what a unit's change comes back as over each detour, and
+    which samples take part."""
+
+    hidden: Values
+    other: Values
+    inputs: Values
+    products: Values
+    detours: Values = ()
+    ok: Any = ()
