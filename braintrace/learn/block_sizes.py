@@ -38,11 +38,12 @@ class BlockSizes:
 
     def part_of(self, length: int) -> int:
         """The steps of a part of a sequence of this length that stands alone; all of them where it
-        is not cut into parts."""
+        is not cut into parts. Each part adds to all gradients."""
         core = self.core
         if not core.single_step or not isinstance(core.carrier, PartCarrier) or core.looks_on:
             return length
-        return pick_window(length, self.bytes_per_step, IN_CACHE)
+        most = max(IN_CACHE, MOST_OF_RENEWED * self._gradient_bytes)
+        return pick_window(length, self.bytes_per_step, most)
 
     @cached_property
     def _of_a_block(self) -> int:
