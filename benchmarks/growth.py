@@ -235,7 +235,7 @@ def measure():
     for kind in (trace_units, linear_units):
         for units, batch in LINEAR:
             model = kind(units, batch)
-            times = milliseconds([of_rule(rule, model) for rule in ('d_rtrl', 'bptt')], 30)
+            times = milliseconds([of_rule(rule, model) for rule in ('d_rtrl', 'bptt')], 300)
             linear.append([kind.__name__.replace('_', ' '), units, batch, *times])
     masked = [[heard, *seconds_of_snap(heard)] for heard in HEARD]
     return dict(grown=grown, deep=deep, linear=linear, masked=masked)
