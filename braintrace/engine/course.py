@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-Values = Sequence[Any]
+from .evaluate import Values
+
 State = tuple[list[Any], list[Any]]  # hidden and other leaves
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 import jax
@@ -40,8 +39,6 @@ from .last_step import LastStep
 from .leak import Leak
 from .slot_trace import SlotTrace, WholeTrace
 from .table_trace import TableTrace
-
-NOTHING: Mapping[int, jax.Array] = MappingProxyType({})
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +104,7 @@ class PositionWise(PartCarrier):
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
     ) -> tuple[Contribution, Traces | None]:
-        dy, backs = self._credit_of_outputs(window, credit, keep)
+        dy, backs = self._credit_of_outputs(window, credit, keep, {})
         from_before: dict[int, Any] = {}
         new: Traces = {}
         at_once: list[tuple[Slot, Backwards]] = []
@@ -141,10 +138,10 @@ class PositionWise(PartCarrier):
         return Contribution(weights), earlier
 
     def _credit_of_outputs(
-        self, window: Window, credit: Credit, keep: bool, later: Mapping[int, jax.Array] = NOTHING
+        self, window: Window, credit: Credit, keep: bool, later: Mapping[int, jax.Array]
     ) -> tuple[dict[int, Any], dict[int, Backwards]]:
         """The credit of the outputs of each relation at all steps, with that of later steps; and
-        how this goes back in each group. `later` is what comes from after the window."""
+        how this goes back in each group. `later` is what comes from after the window, if any."""
         dy, backs = {r: credit.y[r] for r in self.chosen}, {}
         for group in self.groups:
             D = self.transition(window, group)

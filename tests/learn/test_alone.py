@@ -7,7 +7,7 @@ from small_models import OTHERS, POSITION_WISE, P, X, Y, assert_close, bptt, los
 from told import LOST
 
 import braintrace
-from braintrace.learn import block_sizes
+from braintrace.learn import block_sizes, core
 
 pytestmark = LOST
 EXACT = [
@@ -28,14 +28,15 @@ def alone(step, state, rule, **options):
 
 
 def in_parts(monkeypatch, steps):
-    """From here on a part has so many steps."""
-    cut = []
+    """From here on a part has so many steps; the lengths of the sequences that were cut."""
+    cut, run = [], core.grad_in_parts
 
-    def part_of(self, length):
-        cut.append(length)
-        return steps
+    def spied(*given):
+        cut.append(given[-2].length)
+        return run(*given)
 
-    monkeypatch.setattr(block_sizes.BlockSizes, 'part_of', part_of)
+    monkeypatch.setattr(block_sizes.BlockSizes, 'part_of', lambda self, length: steps)
+    monkeypatch.setattr(core, 'grad_in_parts', spied)
     return cut
 
 
@@ -45,7 +46,7 @@ def test_exact_models_get_the_gradient_of_bptt(name, steps, monkeypatch):
     step, state = POSITION_WISE[name]
     cut = in_parts(monkeypatch, steps)
     assert_close(alone(step, state, 'd_rtrl')[0], bptt(step, state))
-    assert cut and len(X) % 4, 'the last part is to be shorter'
+    assert cut == [len(X)] and len(X) % 4, 'the last part is to be shorter'
 
 
 @pytest.mark.parametrize('rule', ['d_rtrl', 'rflo'])
@@ -54,9 +55,10 @@ def test_parts_change_nothing(name, rule, monkeypatch):
     step, state = OTHERS[name]
     options = dict(decay=0.5) if rule == 'rflo' else {}
     whole = alone(step, state, rule, **options)
-    in_parts(monkeypatch, 4)
+    cut = in_parts(monkeypatch, 4)
     for found, expected in zip(alone(step, state, rule, **options), whole, strict=True):
         assert_close(found, expected)
+    assert cut == [len(X)]
 
 
 def test_a_large_sequence_is_cut(monkeypatch):
