@@ -1,9 +1,10 @@
 """A sequence that stands alone, in parts."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_models import OTHERS, POSITION_WISE, P, X, Y, assert_close, bptt, loss
+from small_models import OTHERS, POSITION_WISE, P, X, Y, assert_close, bptt, loss, one
 from told import LOST
 
 import braintrace
@@ -47,6 +48,17 @@ def test_exact_models_get_the_gradient_of_bptt(name, steps, monkeypatch):
     cut = in_parts(monkeypatch, steps)
     assert_close(alone(step, state, 'd_rtrl')[0], bptt(step, state))
     assert cut == [len(X)] and len(X) % 4, 'the last part is to be shorter'
+
+
+def test_complex_units_get_it_too(monkeypatch):
+    def step(p, h, x):
+        h = jnp.exp(1j * p['b'] - jnp.abs(p['a'])) * h + x @ (p['W'] + 0.5j * p['E'])
+        return h, h.real @ p['o']
+
+    state = jnp.zeros(one.shape, complex)
+    cut = in_parts(monkeypatch, 4)
+    assert_close(alone(step, state, 'd_rtrl')[0], bptt(step, state))
+    assert cut == [len(X)]
 
 
 @pytest.mark.parametrize('rule', ['d_rtrl', 'rflo'])
