@@ -11,22 +11,22 @@ State = tuple[list[Any], list[Any]]  # hidden and other leaves
 
 class Course(NamedTuple):
     """How the steps of a window went, with the steps first: the states before each of them, the
-    outputs, and the products with weights."""
+    outputs, and what the loop keeps (see `Program.kept`)."""
 
     hidden: list[Any]
     other: list[Any]
     outs: list[Any]
-    products: list[Any]
+    kept: list[Any]
 
 
 class Moment(NamedTuple):
     """One step of a window, or all of them with the steps first: what it starts from, and what is
-    known of it already: its products, what a unit's change comes back as over each detour, and
-    which samples take part."""
+    known of it already: what the loop kept, what a unit's change comes back as over each detour,
+    and which samples take part."""
 
     hidden: Values
     other: Values
     inputs: Values
-    products: Values
+    kept: Values
     detours: Values = ()
     ok: Any = ()

@@ -23,6 +23,7 @@ from jax import lax
 
 from .._jax import Atom, JaxprEqn, Literal, Var, bind
 from ..plan.self_paths import Detour
+from .curves import slope_by_value
 from .program import Program
 
 Values = Sequence[Any]
@@ -95,8 +96,8 @@ class Overrides:
     """What differs from the program as it is written.
 
     Args:
-        known: values of products that need not be computed again; only their derivative is, if it
-            is asked for.
+        known: values of products, and of curves of them, that need not be computed again; only
+            their derivative is, if it is asked for.
         feedback: by the output of a product, the weight that credit goes back through in place of
             its own.
         added: terms on top of these variables.
@@ -318,6 +319,9 @@ def _as_known(program: Program, eqn: JaxprEqn, values: Values, y: Any) -> Any:
     """The output of an equation whose value is known; only its derivative is computed, if it is
     asked for."""
     floats = floats_of(values)
+    slope = slope_by_value(eqn)
+    if slope is not None:
+        return _known_by_forward_rule(lambda _, changes: changes[0] * slope(y), floats, y)
     if eqn.primitive.name == 'dot_general':
         change = partial(_changed_product, eqn, program.side_by_side(eqn), values)
         return _known_by_forward_rule(change, floats, y)
@@ -351,8 +355,8 @@ def _changed_product(
 
 
 def _known_by_forward_rule(change: Callable, floats: dict[int, Any], y: Any) -> Any:
-    """For a product of matrices: the transpose of its forward rule sums over the steps inside the
-    product."""
+    """For a curve; and for a product of matrices, where the transpose of the forward rule sums over
+    the steps inside the product."""
     known = jax.custom_jvp(lambda moving, y: y)
 
     def rule(primals, tangents):

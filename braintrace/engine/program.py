@@ -11,6 +11,7 @@ from ..graph.analysis import Analysis
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
 from ..step import Step
+from .curves import curves_of
 from .loop import Loop
 from .parted import part_products
 from .phases import Phases
@@ -49,9 +50,15 @@ class Program:
 
     @cached_property
     def products(self) -> list[Var]:
-        """The products with weights: costly to compute again, so the loop keeps them."""
+        """The products with weights."""
         multiplied = [u for u in self.analysis.uses if u.axes is not None and u.axes.x is not None]
         return list(dict.fromkeys(u.y[0] for u in multiplied))
+
+    @cached_property
+    def kept(self) -> list[Var]:
+        """What is costly to compute again, so that the loop keeps it: products with weights, and
+        curves of them. XLA drops of these what nobody asks for, a product behind its curve."""
+        return [*self.products, *curves_of(self.step, self.products)]
 
     @cached_property
     def weight_operand(self) -> dict[Var, int]:
@@ -91,17 +98,17 @@ class Program:
 
     @cached_property
     def loop(self) -> Loop:
-        """The step as the body of a loop that also gives the products."""
-        return Loop(self.step, self.products)
+        """The step as the body of a loop that also gives what is kept."""
+        return Loop(self.step, self.kept)
 
     @cached_property
     def _one_step(self) -> Phases:
-        return Phases(self.loop, self.step, self.products)
+        return Phases(self.loop, self.step, self.kept)
 
     @cached_property
     def _many_steps(self) -> Phases:
         step = part_products(self.step)
-        return Phases(Loop(step, self.products), step, self.products)
+        return Phases(Loop(step, self.kept), step, self.kept)
 
     def phases(self, length: int) -> Phases:
         """The same, with only that in the loop which has to wait."""

@@ -88,7 +88,7 @@ class Window:
         self.program, self.length, self.steps, self.split = program, length, steps, split
         self.given = _stand_in(program.step.input_vars, given)
         self.course, (self.hidden, self.other) = self._run() if went is None else went
-        self.before, self.before_other, self.outs, self.products = self.course
+        self.before, self.before_other, self.outs, self.kept = self.course
 
     def _run(self) -> tuple[Course, State]:
         program, given, length = self.program, self.given, self.length
@@ -151,7 +151,7 @@ class Window:
         """All steps, each with what is known of it."""
         detours = [self._comes_back(d) for d in self.program.detours]
         inputs = self.given.inputs
-        return Moment(self.before, self.before_other, inputs, self.products, detours, self._ok)
+        return Moment(self.before, self.before_other, inputs, self.kept, detours, self._ok)
 
     @cached_property
     def first_moment(self) -> Moment:
@@ -170,8 +170,8 @@ class Window:
         return Given(self.given.captured, params, *state, self._spared(moment.ok))
 
     def known(self, moment: Moment) -> Mapping[Var, Any]:
-        """The products of one step, by variable."""
-        return dict(zip(self.program.products, moment.products, strict=True))
+        """What the loop kept of one step, by variable."""
+        return dict(zip(self.program.kept, moment.kept, strict=True))
 
     def detours(self, moment: Moment) -> Mapping[Detour, Any]:
         """What a unit's change comes back as in one step, by detour."""
@@ -201,16 +201,16 @@ class Window:
 
     def values(self, wanted: Sequence[Var]) -> list[Any]:
         """The values of some variables at all steps, `(K, *shape)` each."""
-        jaxpr, known = self.program.step.jaxpr, self.program.products
+        jaxpr, known = self.program.step.jaxpr, self.program.kept
         eqns = [e for e in jaxpr.eqns if not e.effects and set(known).isdisjoint(e.outvars)]
         program = new_jaxpr([*jaxpr.invars, *known], wanted, prune(eqns, wanted))
 
-        def one(hidden, other, inputs, products):
-            given = self.given.captured, self.params, hidden, other, inputs, products
+        def one(hidden, other, inputs, kept):
+            given = self.given.captured, self.params, hidden, other, inputs, kept
             return run_jaxpr(program, *[a for part in given for a in part])
 
         state = self.before, self.before_other
-        return all_steps(one, self.length, *state, self.given.inputs, self.products)
+        return all_steps(one, self.length, *state, self.given.inputs, self.kept)
 
     def operand(self, use: Use) -> Any:
         """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise

@@ -1,0 +1,68 @@
+"""Functions whose slope follows from their value: where the value is known, a derivative needs
+nothing else.
+
+A gate, `sigmoid(x @ W + h @ U + b)`, is such a function of products. Its value stands for theirs:
+the loop keeps the gate instead, and nothing computes it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import jax
+
+from .._jax import JaxprEqn, Var
+from ..ops.families import Family, family
+from ..step import Step
+
+SUMS = frozenset({'add', 'add_any', 'convert_element_type', 'copy', 'neg', 'sub'})
+
+
+def _of_exp(y: jax.Array) -> jax.Array:
+    return y
+
+
+def _of_logistic(y: jax.Array) -> jax.Array:
+    return y * (1 - y)
+
+
+def _of_tanh(y: jax.Array) -> jax.Array:
+    return (1 + y) * (1 - y)
+
+
+SLOPES: dict[str, Callable[[jax.Array], jax.Array]] = {
+    'exp': _of_exp,
+    'logistic': _of_logistic,
+    'tanh': _of_tanh,
+}
+
+
+def slope_by_value(eqn: JaxprEqn) -> Callable[[jax.Array], jax.Array] | None:
+    """The slope of an equation as a function of its value; None where the value does not say."""
+    return SLOPES.get(eqn.primitive.name)
+
+
+def curves_of(step: Step, products: Iterable[Var]) -> list[Var]:
+    """What such functions make of sums of these products that nothing else reads."""
+    eqns = step.jaxpr.eqns
+    summed = set(products)
+    for eqn in eqns:
+        if _is_sum(eqn) and not summed.isdisjoint(_operands(eqn)):
+            summed.update(eqn.outvars)
+    read: set[Any] = set(step.jaxpr.outvars)
+    for eqn in reversed(eqns):
+        passed_on = _is_sum(eqn) and read.isdisjoint(eqn.outvars)
+        if not passed_on and slope_by_value(eqn) is None:
+            read.update(_operands(eqn))
+    curves = [e for e in eqns if slope_by_value(e) is not None]
+    return [e.outvars[0] for e in curves if e.invars[0] in summed and e.invars[0] not in read]
+
+
+def _is_sum(eqn: JaxprEqn) -> bool:
+    """Whether an equation only adds up or moves elements, so that its slope asks for no value."""
+    return eqn.primitive.name in SUMS or family(eqn) is Family.LAYOUT
+
+
+def _operands(eqn: JaxprEqn) -> list[Var]:
+    return [a for a in eqn.invars if isinstance(a, Var)]
