@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -54,6 +54,12 @@ class TraceKey:
     def is_of(self, path: tuple) -> bool:
         """Whether the parameter at this path is behind the weight."""
         return any(leaf.path == path for leaf in self.weight)
+
+
+def shared(keys: Sequence[TraceKey]) -> TraceKey:
+    """The key of what several weights share."""
+    weights = dict.fromkeys(leaf for key in keys for leaf in key.weight)
+    return replace(keys[0], weight=tuple(weights))
 
 
 def trace_type(dtype: Any) -> np.dtype:

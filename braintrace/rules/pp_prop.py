@@ -39,7 +39,7 @@ from ..ops.axes import (
     spread_shape,
 )
 from ..plan.kept import Passage, lost_between_units, relation_of
-from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, trace_type
+from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
 from ..plan.step_sizes import of_output_traces
@@ -84,16 +84,21 @@ class Factorised(BlockCarrier):
     def outputs(self) -> list[OutputTrace]:
         """Every feed with its output trace; feeds whose outputs are added up before anything else
         share one."""
-        feeds = [(s, f) for s in self.layout.slots for f in s.feeds if f.relation in self.chosen]
-        first: dict[tuple, TraceKey] = {}
-        others = [s.key for s in self.layout.slots if s.relation not in self.chosen]
-        asked = distinct([s.key.of(OUTPUT) for s, _ in feeds], others)
-        traces = []
-        for (s, f), key in zip(feeds, asked, strict=True):
-            y = self.layout.relations[f.relation].y_var
-            alike = self.layout.shared_sums[y], s.group, f.unit.tobytes()
-            traces.append(OutputTrace(first.setdefault(alike, key), s.group, f))
-        return traces
+        layout = self.layout
+        feeds = [(s, f) for s in layout.slots for f in s.feeds if f.relation in self.chosen]
+        places = [
+            (layout.shared_sums[layout.relations[f.relation].y_var], s.group, f.unit.tobytes())
+            for s, f in feeds
+        ]
+        alike: dict[tuple, list[TraceKey]] = {}
+        for place, (s, _) in zip(places, feeds, strict=True):
+            alike.setdefault(place, []).append(s.key.of(OUTPUT))
+        others = [s.key for s in layout.slots if s.relation not in self.chosen]
+        keys = dict(zip(alike, distinct(map(shared, alike.values()), others), strict=True))
+        return [
+            OutputTrace(keys[place], s.group, f)
+            for place, (s, f) in zip(places, feeds, strict=True)
+        ]
 
     @cached_property
     def own_outputs(self) -> list[OutputTrace]:
@@ -116,12 +121,21 @@ class Factorised(BlockCarrier):
 
     @cached_property
     def inputs(self) -> dict[int, TraceKey]:
-        """The key of the input trace of each relation that has one."""
-        relations = self.layout.relations
-        with_x = [r for r in sorted(self.chosen) if relations[r].axes.x is not None]
-        leaves = [tuple(source.leaf for source in relations[r].sources) for r in with_x]
-        keys = distinct(TraceKey(weight, kind=INPUT) for weight in leaves)
-        return dict(zip(with_x, keys, strict=True))
+        """The key of the input trace of each relation that has one; products of one x share it."""
+        alike: dict[Any, list[int]] = {}
+        for r in sorted(self.chosen):
+            relation = self.layout.relations[r]
+            if relation.axes.x is not None:
+                is_product = relation.use.eqn.primitive.name == 'dot_general'
+                x = relation.x_var if is_product else None
+                alike.setdefault(r if x is None else x, []).append(r)
+        asked = [shared([self._input_key(r) for r in of_x]) for of_x in alike.values()]
+        keys = zip(alike.values(), distinct(asked), strict=True)
+        return {r: key for of_x, key in keys for r in of_x}
+
+    def _input_key(self, relation: int) -> TraceKey:
+        leaves = [source.leaf for source in self.layout.relations[relation].sources]
+        return TraceKey(tuple(leaves), kind=INPUT)
 
     @property
     def groups(self) -> list[int]:

@@ -72,6 +72,34 @@ def test_the_trace_has_the_shape_of_the_weight():
     assert sorted(a.shape for a in traces.values()) == [(1, B, H), (1, B, D + H, H)]
 
 
+class Leaky(bs.nn.Module):
+    """Two products of x, and one of h that is added to one of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.new, self.keep, self.back = (braintrace.nn.Linear(n, H) for n in (D, D, H))
+
+    def init_state(self, batch_size=None):
+        self.h = bs.HiddenState(jnp.zeros((batch_size, H)))
+
+    def update(self, x):
+        h, keep = self.h.value, jax.nn.sigmoid(self.keep(x))
+        self.h.value = keep * h + jnp.tanh(self.new(x) + self.back(h))
+        return self.h.value
+
+
+def test_weights_that_share_a_trace_all_show_it():
+    learner = braintrace.compile(Leaky(), 'pp_prop', X[0], batch_size=B, decay_or_rank=0.9)
+    for x in X:
+        learner(x)
+    assert len(learner.etrace_xs) == 2 and len(learner.etrace_dfs) == 2
+    (new, df), (keep, other), (back, same) = (
+        learner.get_etrace_of((name, 'weight')) for name in ('new', 'keep', 'back')
+    )
+    assert alive([new, df, other, back]) and new.keys() == keep.keys() != back.keys()
+    assert df.keys() == same.keys() != other.keys()
+
+
 def test_input_and_output_traces_of_pp_prop():
     learner = learner_of('pp_prop', decay_or_rank=0.9)
     xs, dfs = learner.get_etrace_of(learner.model4compile.rnn.Wh.weight)
