@@ -1,16 +1,16 @@
-"""Every rule on recurrent and spiking nets of three sizes: `rules.py ours | reference [times]`.
+"""Every rule on recurrent and spiking nets of three sizes: `rules.py ours | reference`.
 
-Time, bytes of traces, and the gradient beside BPTT's; with `times` only the first of these.
+Time, bytes of traces, and the gradient beside BPTT's.
 """
 
-import sys
 import warnings
 
 import brainstate
 import jax
 import numpy as np
+from lockstep import best
 from models import Net, data, loss
-from worker import LINEAR, OURS, best, bptt_grad, say
+from worker import LINEAR, OURS, bptt_grad, say
 
 import braintrace
 
@@ -34,7 +34,6 @@ BEYOND = {
     'OTTT': {'decay': 0.9},
     'HybridDimVjpAlgorithm': {'decay_or_rank': 0.9},
 }
-TIMES_ALONE = 'times' in sys.argv[2:]
 # These grow with the fourth power of the units: not measured at the largest size.
 HEAVY = {'RTRL', 'KFRTRL', 'LowRankRTRL', 'SnAp'}
 
@@ -92,7 +91,7 @@ def beside(g, true):
 
 def microseconds(run, shape):
     """Of one step, the best of several runs over a sequence."""
-    _, ms = best(lambda: jax.tree.leaves(run()), 100, 1.5)
+    [ms] = best(lambda: jax.tree.leaves(run()))
     return ms / shape[3] * 1e3
 
 
@@ -100,7 +99,7 @@ def measure(cell, rule, options, shape, true):
     """Time, bytes, and cosine and error beside BPTT's gradient in windows of 1 and 16 steps."""
     learner, run = grad_of(cell, rule, options, shape)
     row = dict(us=microseconds(run, shape), bytes=trace_bytes(learner))
-    if TIMES_ALONE or rule == 'ThreeFactor':  # whose gradient is not one of the loss
+    if rule == 'ThreeFactor':  # whose gradient is not one of the loss
         return row
     single = {'window': 1} if OURS else {}
     _, run = grad_of(cell, rule, options, shape, **single)

@@ -6,13 +6,12 @@ is kept in `figures.json`, and the page and its charts are made from that.
 """
 
 import json
-import os
 import pathlib
-import subprocess
 import sys
 import time
 
 from charts import FIGURES, draw
+from lockstep import Worker, measured
 from page import (
     HOW_TO_REPEAT,
     beginning,
@@ -28,23 +27,10 @@ HERE = pathlib.Path(__file__).parent
 CASES = 5  # of the worker, whose processes are timed as a whole
 
 
-def measure(python, library, script='worker.py', *case):
-    """The rows a worker prints."""
-    print(f'measuring {library}, {script} ...', file=sys.stderr, flush=True)
-    # Each library from its own environment, whatever is around.
-    clean = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
-    done = subprocess.run(
-        [python, script, library, *case], cwd=HERE, capture_output=True, text=True, env=clean
-    )
-    if done.returncode:
-        raise SystemExit(f'The worker for {library} failed:\n{done.stderr[-2000:]}')
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{')]
-
-
 def seconds(python, library, case):
     """The life of a process that imports a library, compiles a model and has its first gradient."""
     start = time.perf_counter()
-    measure(python, library, 'worker.py', str(case))
+    measured(Worker(python, library, 'worker.py', str(case)))
     return time.perf_counter() - start
 
 
@@ -57,30 +43,21 @@ def least(*values):
     return min(values)
 
 
-def with_least_times(rows, again):
-    """Rows with the smaller of their time and that of another run."""
-    pairs = zip(rows, again, strict=True)
-    return [{**row, 'us': least(row['us'], b['us'])} if 'us' in row else row for row, b in pairs]
-
-
 def main(ours, reference, output=None, only=None):
     libraries = (ours, 'ours'), (reference, 'reference')
 
-    def measure_both(script='worker.py', *case):
-        return [measure(*library, script, *case) for library in libraries]
-
-    def every_rule():
-        rows, again = measure_both('rules.py'), measure_both('rules.py', 'times')
-        return [with_least_times(*pair) for pair in zip(rows, again, strict=True)]
+    def measure_both(script):
+        print(f'measuring {script} ...', file=sys.stderr, flush=True)
+        return measured(*[Worker(*library, script) for library in libraries])
 
     def start_both(case):
         return [seconds(*library, case) for library in libraries]
 
-    parts = {  # twice, in turns, where the least time counts: a machine has its moods
-        'worker': lambda: least(*[measure_both() for _ in range(2)]),
-        'loops': lambda: least(*[measure_both('own_loops.py') for _ in range(2)]),
+    parts = {
+        'worker': lambda: measure_both('worker.py'),
+        'loops': lambda: measure_both('own_loops.py'),
         'starts': lambda: least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
-        'rules': every_rule,
+        'rules': lambda: measure_both('rules.py'),
         'credit': lambda: measure_both('credit.py'),
     }
     figures, chosen = json.loads(FIGURES.read_text()), only.split(',') if only else list(parts)

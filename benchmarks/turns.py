@@ -5,16 +5,15 @@ call of a new learner for `first`, of the fastest call otherwise. `in_turns.py` 
 """
 
 import sys
-import time
 from functools import partial
 
 import jax
+from lockstep import fastest, milliseconds
 from own_loops import LOOPS, own_loop
 from rules import BEYOND, HEAVY, RULES, SIZES, bptt, grad_of
 from worker import CASES, OURS, driver, own_streamed, streamed
 
 LARGEST = SIZES[-1]
-WHILE = 0.3  # seconds of a turn
 
 
 def by_driver(cell, rule, shape, options):
@@ -66,25 +65,13 @@ ALL = {
 }
 
 
-def turn(run):
-    """Milliseconds of the fastest call in a while."""
-    times, end = [], time.perf_counter() + WHILE
-    while not times or time.perf_counter() < end:
-        start = time.perf_counter()
-        jax.block_until_ready(run())
-        times.append(time.perf_counter() - start)
-    return min(times) * 1e3
-
-
 def main(case):
     run = None
     for line in sys.stdin:
         if run is None or line.strip() == 'first':
             run = ALL[case]()
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            first = (time.perf_counter() - start) * 1e3
-        print(first if line.strip() == 'first' else turn(run), flush=True)
+            first = milliseconds(run)
+        print(first if line.strip() == 'first' else fastest(run), flush=True)
 
 
 if __name__ == '__main__':

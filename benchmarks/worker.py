@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from by_hand import pp_prop
 from jax.extend.core import jaxpr_as_fun
 from limits import measure, work_of
+from lockstep import TURNS, best, fastest, milliseconds, pause
 from memory import promised_bytes
 from models import CASES, Net, data, loss, traced_by_reference
 
@@ -27,20 +28,8 @@ LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
 STREAMED = 2000  # steps of a stream
 RTRL_AT_SIZE = 256, 128, 64  # units, steps, steps in a block
+FIRSTS = 5  # new learners whose first calls are timed
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
-
-
-def best(f, repeat=40, limit=20):
-    """Milliseconds of the first and of the best of some later calls.
-
-    At most `repeat` of them, as many as fit into `limit` seconds, and one at least.
-    """
-    times, end = [], time.perf_counter() + limit
-    while len(times) < 2 or (len(times) <= repeat and time.perf_counter() < end):
-        start = time.perf_counter()
-        jax.block_until_ready(f())
-        times.append((time.perf_counter() - start) * 1e3)
-    return times[0], min(times[1:])
 
 
 def gradient(cell, rule, shape, options, same_work=False):
@@ -92,15 +81,15 @@ def compiled_memory(program):
     return jax.jit(jaxpr_as_fun(program)).lower(*shapes).compile().memory_analysis()
 
 
-def sequence(cell, rule, shape, options, same_work=False, again=3):
-    """Milliseconds of a first call, the best of some new learners', and of a later one."""
-    _, run = driver(cell, rule, shape, options, same_work)
-    first, ms = best(run)
-    firsts = [first]
-    for _ in range(again if first < 3000 else 0):
+def sequence(cell, rule, shape, options, same_work=False, beside=()):
+    """Milliseconds of a first call, the least of some new learners', and of a later one, with those
+    of other runs that take turns with it."""
+    firsts = []
+    for _ in range(FIRSTS):
         _, run = driver(cell, rule, shape, options, same_work)
-        firsts.append(best(run, 1)[0])
-    return min(firsts), ms
+        pause()
+        firsts.append(milliseconds(run))
+    return min(firsts), *best(run, *beside)
 
 
 def hand_written(shape):
@@ -129,18 +118,18 @@ def hand_written(shape):
             assert jnp.abs(a - b).max() < 1e-4 * jnp.abs(a).max(), (
                 f'{k}: written out by hand it must be the same rule'
             )
-    return best(run)[1]
+    return alone(run)
 
 
 def bptt(cell, shape):
-    """Milliseconds of the first and of a later gradient by BPTT."""
+    """BPTT's compiled gradient of a sequence, as a function of nothing."""
     n_in, n, batch, _ = shape
     xs, ys = data(shape)
     model = brainstate.nn.init_all_states(
         Net(cell, brainstate.nn.Linear, n_in, n), batch_size=batch
     )
     grad = bptt_grad(model)
-    return best(lambda: jax.tree.leaves(grad(xs, ys)))
+    return lambda: jax.tree.leaves(grad(xs, ys))
 
 
 def bptt_grad(model, loss=loss):
@@ -201,7 +190,13 @@ def one_by_one(step, xs, weights, steps):
 
 
 def microseconds_of_a_step(run, steps):
-    return best(run, 3)[1] / steps * 1e3
+    return best(run, turns=3)[0] / steps * 1e3
+
+
+def alone(run, turns=TURNS):
+    """Milliseconds of the fastest call of what only one library measures: the other one waits."""
+    milliseconds(run)
+    return min(fastest(run) for _ in range(turns))
 
 
 def descend(weights, grads):
@@ -290,7 +285,7 @@ def rtrl(units, steps, window):
         grads, carry = grad(params, carry)
         return grads, carry
 
-    return best(run, 3)[1]
+    return alone(run, 3)
 
 
 def work_of_rtrl(units, steps, window):
@@ -365,22 +360,21 @@ def main():
     machine = measure()
     say(case='machine', **machine._asdict())
     for name, cell, rule, shape, options in CASES:
-        first, ms = sequence(cell, rule, shape, options)
-        say(case=name, cell=cell, shape=shape, first=first, ms=ms)
+        beside = [bptt(cell, shape)] if OURS else []
+        first, ms, *of_bptt = sequence(cell, rule, shape, options, beside=beside)
+        say(case=name, cell=cell, shape=shape, first=first, ms=ms, bptt=of_bptt)
         if OURS:
             work, *memory = least_work(cell, rule, shape, options)
             least, bound = work.least(machine)
             row = dict(of=name, cell=cell, shape=shape, ms=least, bound=bound)
             say(case='limit', **row, taken=memory[0], promised=memory[1])
-            first, ms = bptt(cell, shape)
-            say(case='BPTT', cell=cell, shape=shape, first=first, ms=ms)
         if not options:
             first, ms = sequence(cell, rule, shape, options, same_work=True)
             say(case='same work', of=name, cell=cell, first=first, ms=ms)
     if OURS:
         for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
             _, run = driver(cell, 'D_RTRL', (64, 128, 16, 100), {})
-            say(case='fused', cell=cell, ms=best(run)[1])
+            say(case='fused', cell=cell, ms=alone(run))
     say(case='stream', us=microseconds_of_a_step(streamed(STREAMED), STREAMED))
     if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))

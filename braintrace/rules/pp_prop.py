@@ -24,7 +24,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from ..engine.loop import all_steps, apart, inner, over_states, scan
 from ..engine.window import Window
@@ -43,6 +42,7 @@ from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
 from ..plan.step_sizes import of_output_traces
+from .averages import average, corrected, correction
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 
 
@@ -223,9 +223,9 @@ class Factorised(BlockCarrier):
         signals, late = {}, {}
         for r in dict.fromkeys(self.alike.values()):
             signal = (1 - self.decay_f) * direct[r] + self.decay_f * met[0].get(r, 0)
-            signals[r] = _corrected(signal, self.decay_f, now)
+            signals[r] = corrected(signal, self.decay_f, now)
             if len(met) > 1:
-                late[r] = _corrected(met[1].get(r, jnp.zeros_like(signal)), self.decay_f, now - 1)
+                late[r] = corrected(met[1].get(r, jnp.zeros_like(signal)), self.decay_f, now - 1)
                 signals[r] = signals[r].at[:-1].add(late[r][1:])
         return signals, late
 
@@ -258,7 +258,7 @@ class Factorised(BlockCarrier):
     def _input_traces(self, traces: Traces, window: Window) -> Traces:
         """The input traces at the end of a window."""
         x = self._spread_inputs(window)
-        return {key: _average(self.decay_x, traces[key], a) for key, a in x.items()}
+        return {key: average(self.decay_x, traces[key], a) for key, a in x.items()}
 
     def _spread_inputs(self, window: Window) -> Traces:
         """What multiplies the weights at all steps, by the key of the input trace."""
@@ -313,7 +313,7 @@ class Factorised(BlockCarrier):
             r, lam = feed.relation, self.layout.units[group].credit_of_leaves(entry.hidden, 0)
             signal = over_states(feed.at_y(lam), traces[key], 0)
             averaged = entry.steps - 1 if self._keeps_last else entry.steps
-            signal = (signal / _correction(self.decay_f, averaged - 1)).astype(signal.dtype)
+            signal = (signal / correction(self.decay_f, averaged - 1)).astype(signal.dtype)
             met = _meet(entry.ops[r], traces, self.inputs.get(r), signal)
             if self._keeps_last:
                 signal = over_states(feed.at_y(lam), traces[_last(key)], 0)
@@ -328,7 +328,7 @@ class Factorised(BlockCarrier):
             return {**self._input_traces(traces, window), **new}
         whole = self._with_last(traces)
         x = self._spread_inputs(window)
-        new = {key: _average(self.decay_x, whole[key], a[:-1]) for key, a in x.items()}
+        new = {key: average(self.decay_x, whole[key], a[:-1]) for key, a in x.items()}
         new |= {_last(key): a[-1] for key, a in x.items()}
         before, _ = self._output_traces(whole, window, _as_they_are)
         for key, group, feed in self.own_outputs:
@@ -390,21 +390,3 @@ def _meet(op: Op, traces: Traces, of_input: TraceKey | None, signal: jax.Array) 
     """What a signal at y gives with an input trace: a gradient of the weight."""
     x = None if of_input is None else traces[of_input][None]
     return spread_gradient(op, x, signal[None])
-
-
-def _average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
-    """`a <- decay a + x_k` over all steps k, from `before`."""
-    K = len(x)
-    late = (decay ** np.arange(K - 1, -1, -1)).astype(before.dtype)
-    return decay**K * before + jnp.tensordot(late, x, 1)
-
-
-def _correction(decay: float, step: Any) -> Any:
-    """The bias of an average over `step + 1` terms that started from zero."""
-    return jnp.maximum(1 - jnp.asarray(decay, jnp.result_type(float)) ** (step + 1), 1e-8)
-
-
-def _corrected(signal: jax.Array, decay: float, steps: jax.Array) -> jax.Array:
-    """A signal of several steps without that bias."""
-    correction = _correction(decay, steps).astype(signal.dtype)
-    return signal / correction.reshape(-1, *[1] * (signal.ndim - 1))

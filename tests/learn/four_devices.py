@@ -138,7 +138,7 @@ def manual(rule):
         in_specs=(PartitionSpec(), of_carry, by_sample, by_sample),
         out_specs=(PartitionSpec(), of_carry),
     )
-    grads, carry = f(P, learner.init(P, S), X, Y)
+    grads, carry = jax.jit(f)(P, learner.init(P, S), X, Y)
     (again, _), _ = learner.grad(error, P, learner.init(P, S), X, Y, **given)
     return {
         'gradient': max(difference(grads, true), difference(again, true)),

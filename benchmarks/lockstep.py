@@ -1,0 +1,100 @@
+"""Two workers that take turns of a fraction of a second: what the machine does meanwhile happens to
+both.
+
+A worker pauses between its turns. It asks for the next with a line, and waits for the answer; who
+holds the workers lets one of them go on at a time. Both measure the same cases in the same order
+and in as many turns, so that each case is measured on both sides at the same time; what one of them
+measures alone it measures without a pause.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import jax
+
+TURNS, WHILE = 8, 0.25  # of a measurement, and the seconds of each
+ASKS = 'my turn?'
+HELD = 'BENCHMARK_IN_LOCKSTEP'
+
+
+def pause():
+    """Let the other worker have its turn."""
+    if HELD in os.environ:
+        print(ASKS, flush=True)
+        sys.stdin.readline()
+
+
+def milliseconds(run):
+    """Of one call."""
+    start = time.perf_counter()
+    jax.block_until_ready(run())
+    return (time.perf_counter() - start) * 1e3
+
+
+def fastest(run):
+    """Milliseconds of the fastest call in a while."""
+    times, end = [], time.perf_counter() + WHILE
+    while not times or time.perf_counter() < end:
+        times.append(milliseconds(run))
+    return min(times)
+
+
+def best(*runs, turns=TURNS):
+    """Milliseconds of the fastest call of each after its first, in turns."""
+    for run in runs:
+        milliseconds(run)
+    found = []
+    for _ in range(turns):
+        pause()
+        found.append([fastest(run) for run in runs])
+    return [min(of_run) for of_run in zip(*found, strict=True)]
+
+
+class Worker:
+    """A process that measures while it has its turn, and the rows it has printed."""
+
+    def __init__(self, python, library, script, *case):
+        self.command, self.name = [python, script, library, *case], library
+        self.process, self.rows, self.errors = None, [], tempfile.TemporaryFile('w+')
+
+    def go_on(self):
+        """Let it run to its next pause; whether it came to one."""
+        if self.process is None:
+            self.process = self._start()
+        else:
+            self.process.stdin.write('\n')
+            self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith('{'):
+                self.rows.append(json.loads(line))
+            elif line.startswith(ASKS):
+                return True
+        if self.process.wait():
+            self.errors.seek(0)
+            raise SystemExit(f'The worker for {self.name} failed:\n{self.errors.read()[-2000:]}')
+        return False
+
+    def _start(self):
+        # Each library from its own environment, whatever is around.
+        clean = {k: v for k, v in os.environ.items() if k != 'PYTHONPATH'}
+        return subprocess.Popen(
+            self.command,
+            cwd=os.path.dirname(os.path.abspath(__file__)),
+            env={**clean, HELD: 'yes'},
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self.errors,
+        )
+
+
+def measured(*workers):
+    """The rows of each, measured in turns."""
+    going = list(workers)
+    while going:
+        going = [w for w in going if w.go_on()]
+    return [w.rows for w in workers]
