@@ -61,9 +61,11 @@ def main(ours, reference, output=None, only=None):
         'credit': lambda: measure_both('credit.py'),
     }
     figures, chosen = json.loads(FIGURES.read_text()), only.split(',') if only else list(parts)
-    figures |= {part: parts[part]() for part in chosen}
-    figures['earlier'] = [part for part in parts if part not in chosen]
-    store(figures)
+    figures['earlier'] = list(parts)
+    for part in chosen:  # what is measured is kept, whatever becomes of the rest
+        figures[part] = parts[part]()
+        figures['earlier'].remove(part)
+        store(figures)
     draw(figures)
     text = page_of(figures)
     print(text)
