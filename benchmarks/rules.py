@@ -89,16 +89,16 @@ def beside(g, true):
     ]
 
 
-def microseconds(run, shape):
+def microseconds(run, shape, alone=False):
     """Of one step, the best of several runs over a sequence."""
-    [ms] = best(lambda: jax.tree.leaves(run()))
+    [ms] = best(lambda: jax.tree.leaves(run()), alone=alone)
     return ms / shape[3] * 1e3
 
 
 def measure(cell, rule, options, shape, true):
     """Time, bytes, and cosine and error beside BPTT's gradient in windows of 1 and 16 steps."""
     learner, run = grad_of(cell, rule, options, shape)
-    row = dict(us=microseconds(run, shape), bytes=trace_bytes(learner))
+    row = dict(us=microseconds(run, shape, rule in BEYOND), bytes=trace_bytes(learner))
     if rule == 'ThreeFactor':  # whose gradient is not one of the loss
         return row
     single = {'window': 1} if OURS else {}

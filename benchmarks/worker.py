@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from by_hand import pp_prop
 from jax.extend.core import jaxpr_as_fun
 from limits import measure, work_of
-from lockstep import SLOW, TURNS, best, fastest, milliseconds, pause
+from lockstep import SLOW, best, milliseconds, pause
 from memory import promised_bytes
 from models import CASES, Net, data, loss, traced_by_reference
 
@@ -120,7 +120,7 @@ def hand_written(shape):
             assert jnp.abs(a - b).max() < 1e-4 * jnp.abs(a).max(), (
                 f'{k}: written out by hand it must be the same rule'
             )
-    return alone(run)
+    return best(run, alone=True)[0]
 
 
 def bptt(cell, shape):
@@ -193,12 +193,6 @@ def one_by_one(step, xs, weights, steps):
 
 def microseconds_of_a_step(run, steps):
     return best(run, turns=3)[0] / steps * 1e3
-
-
-def alone(run, turns=TURNS):
-    """Milliseconds of the fastest call of what only one library measures: the other one waits."""
-    milliseconds(run)
-    return min(fastest(run) for _ in range(turns))
 
 
 def descend(weights, grads):
@@ -287,7 +281,7 @@ def rtrl(units, steps, window):
         grads, carry = grad(params, carry)
         return grads, carry
 
-    return alone(run, 3)
+    return best(run, turns=3, alone=True)[0]
 
 
 def work_of_rtrl(units, steps, window):
@@ -376,7 +370,7 @@ def main():
     if OURS:
         for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
             _, run = driver(cell, 'D_RTRL', (64, 128, 16, 100), {})
-            say(case='fused', cell=cell, ms=alone(run))
+            say(case='fused', cell=cell, ms=best(run, alone=True)[0])
     say(case='stream', us=microseconds_of_a_step(streamed(STREAMED), STREAMED))
     if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))
