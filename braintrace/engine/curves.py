@@ -8,11 +8,10 @@ the loop keeps the gate instead, and nothing computes it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import jax
 
-from .._jax import JaxprEqn, Var
+from .._jax import Atom, JaxprEqn, Var
 from ..ops.families import Family, family
 from ..step import Step
 
@@ -48,15 +47,16 @@ def curves_of(step: Step, products: Iterable[Var]) -> list[Var]:
     eqns = step.jaxpr.eqns
     summed = set(products)
     for eqn in eqns:
-        if _is_sum(eqn) and not summed.isdisjoint(_operands(eqn)):
+        if _is_sum(eqn) and not summed.isdisjoint(_variables(eqn.invars)):
             summed.update(eqn.outvars)
-    read: set[Any] = set(step.jaxpr.outvars)
+    read = set(_variables(step.jaxpr.outvars))
     for eqn in reversed(eqns):
         passed_on = _is_sum(eqn) and read.isdisjoint(eqn.outvars)
         if not passed_on and slope_by_value(eqn) is None:
-            read.update(_operands(eqn))
+            read.update(_variables(eqn.invars))
+    only_here = summed - read
     curves = [e for e in eqns if slope_by_value(e) is not None]
-    return [e.outvars[0] for e in curves if e.invars[0] in summed and e.invars[0] not in read]
+    return [e.outvars[0] for e in curves if not only_here.isdisjoint(_variables(e.invars))]
 
 
 def _is_sum(eqn: JaxprEqn) -> bool:
@@ -64,5 +64,5 @@ def _is_sum(eqn: JaxprEqn) -> bool:
     return eqn.primitive.name in SUMS or family(eqn) is Family.LAYOUT
 
 
-def _operands(eqn: JaxprEqn) -> list[Var]:
-    return [a for a in eqn.invars if isinstance(a, Var)]
+def _variables(atoms: Iterable[Atom]) -> list[Var]:
+    return [a for a in atoms if isinstance(a, Var)]

@@ -36,7 +36,12 @@ def of_state_alone(w, h, x):
     return jnp.tanh(0.9 * h) + x @ w
 
 
+def beside_a_constant(w, h, x):
+    return 0.5 * h + jnp.tanh(x @ w) + jnp.tanh(1.0)
+
+
 CELLS = {
+    beside_a_constant: ['tanh'],
     gate: ['logistic'],
     gates_in_one_product: ['logistic', 'tanh'],
     of_exponential: ['exp'],
@@ -60,6 +65,14 @@ def test_what_is_kept_and_that_the_gradient_is_as_of_bptt(cell):
     expected = jax.grad(lambda w: jax.lax.scan(lambda h, x: step(w, h, x), H, X)[1].mean())(W)
     np.testing.assert_allclose(grads[0], expected, rtol=1e-12)
     assert np.abs(expected).max() > 0.01
+
+
+def test_an_output_may_be_a_constant():
+    def step(w, h, x):
+        return gate(w, h, x), 0.0
+
+    program = Program(lay_out(graph_of(step, W, H, X[0])))
+    assert len(curves_of(program.step, program.products)) == 1
 
 
 @pytest.mark.parametrize('name', SLOPES)
