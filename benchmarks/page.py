@@ -20,7 +20,8 @@ gradient beside BPTT's: in windows of one step, that is with single-step credit 
 with exact credit inside windows of 16 steps. RTRL, KFRTRL,
 LowRankRTRL and UORO have exact credit inside windows by default, so that their time is that of \
 longer blocks. SnAp of 0.2.6 leaves out the reset gate of a
-GRU; ours follows it to all units it reaches, which costs more.
+GRU; ours follows it to all units it reaches, which costs more. With `far_reach=False` it does the \
+same work.
 
 <details><summary>The table</summary>
 
@@ -113,8 +114,7 @@ def in_short(figures):
     reference = next(row for row in theirs if row['case'] == 'stream')['us']
     short, *_, long = by_case['memory']['bytes'].items()
     other = {key(row): row for row in rules[1]}
-    of_rules = [row for row in rules[0] if row['rule'] != 'BPTT']
-    shared = [(row, other[key(row)]) for row in of_rules if 'us' in other.get(key(row), {})]
+    shared = [(row, other[key(row)]) for row in rules[0] if 'us' in other.get(key(row), {})]
     slower = sum(is_slower(*both) for both in shared)
     return (
         '## In short\n\n'
@@ -306,13 +306,8 @@ def report_rules(ours, theirs):
     """The rows of `rules.py`, of ours and of the reference, and where ours is behind."""
     other = {key(row): row for row in theirs}
     yield EVERY_RULE
-    bptt, pairs = None, []
-    for row in ours:
-        if row['rule'] == 'BPTT':
-            bptt = row
-            continue
-        pairs.append((row, other.get(key(row), {})))
-        yield rule_row(*pairs[-1], bptt)
+    pairs = [(row, other.get(key(row), {})) for row in ours]
+    yield from [rule_row(*pair) for pair in pairs]
     yield FOLDED
     slower = [named(r) for r, o in pairs if is_slower(r, o)]
     yield f'Slower than 0.2.6: {", ".join(slower) or "none"}.\n'
@@ -388,14 +383,14 @@ def is_further(row, other):
     return 'one' in row and 'one' in other and row['one'][1] > other['one'][1] + 0.01
 
 
-def rule_row(row, other, bptt):
-    """One line of the table: ours, the reference (empty if it lacks the rule), and BPTT."""
+def rule_row(row, other):
+    """One line of the table: ours with BPTT, and the reference (empty if it lacks the rule)."""
     cells = [
         model_of(row),
         row['rule'],
         number(row, 'us'),
         number(other, 'us'),
-        f'{bptt["us"]:.0f}',
+        f'{row["bptt"][0]:.0f}',
         number(row, 'bytes'),
         number(other, 'bytes'),
         cosine_and_error(row, 'one'),

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from by_hand import pp_prop
 from jax.extend.core import jaxpr_as_fun
-from limits import measure, work_of
+from limits import large_product, measure, work_of
 from lockstep import SLOW, best, milliseconds, pause
 from memory import promised_bytes
 from models import CASES, Net, data, loss, traced_by_reference
@@ -26,7 +26,7 @@ warnings.simplefilter('ignore')
 OURS = sys.argv[1] == 'ours'
 LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
-STREAMED = 2000  # steps of a stream
+STREAMED = 500  # steps of a stream
 RTRL_AT_SIZE = 256, 128, 64  # units, steps, steps in a block
 FIRSTS = 5  # new learners whose first calls are timed
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
@@ -191,10 +191,6 @@ def one_by_one(step, xs, weights, steps):
     return run
 
 
-def microseconds_of_a_step(run, steps):
-    return best(run, turns=3)[0] / steps * 1e3
-
-
 def descend(weights, grads):
     """A small step down the gradient."""
     for path, state in weights.items():
@@ -205,7 +201,7 @@ def moved(params, grads):
     return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads)
 
 
-def pure_stream(steps=STREAMED):
+def pure_stream(steps=4 * STREAMED):
     """Microseconds for one step of the same GRU as a plain function, and for a call with the same
     arguments and results that does nothing else."""
 
@@ -240,7 +236,8 @@ def pure_stream(steps=STREAMED):
             p, c = step(p, c, xs[t % 8])
         return p
 
-    return [microseconds_of_a_step(partial(run, step), steps) for step in (one, empty)]
+    times = best(*[partial(run, step) for step in (one, empty)], alone=True)
+    return [ms / steps * 1e3 for ms in times]
 
 
 def mean_square(out):
@@ -272,8 +269,8 @@ def rtrl_of(units, steps, window):
     return jax.jit(grad, donate_argnums=1), params, learner.init(params, state)
 
 
-def rtrl(units, steps, window):
-    """Milliseconds of it."""
+def run_of_rtrl(units, steps, window):
+    """The same as a function of nothing."""
     grad, params, carry = rtrl_of(units, steps, window)
 
     def run():
@@ -281,13 +278,17 @@ def rtrl(units, steps, window):
         grads, carry = grad(params, carry)
         return grads, carry
 
-    return best(run, turns=3, alone=True)[0]
+    return run
 
 
-def work_of_rtrl(units, steps, window):
-    """What it has to do, for `limits`."""
-    grad, params, carry = rtrl_of(units, steps, window)
-    return work_of(jax.make_jaxpr(grad)(params, carry))
+def rtrl_at_size(*sizes):
+    """Its milliseconds, and those of its products at the speed of a large one that takes turns with
+    it."""
+    grad, *given = rtrl_of(*sizes)
+    work = work_of(jax.make_jaxpr(grad)(*given))
+    product, gflop = large_product()
+    ms, of_product = best(run_of_rtrl(*sizes), product, alone=True)
+    return dict(ms=ms, least=of_product * work.flops / 1e9 / gflop, sizes=sizes)
 
 
 def temporary_bytes(length, traces=True):
@@ -371,19 +372,20 @@ def main():
         for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
             _, run = driver(cell, 'D_RTRL', (64, 128, 16, 100), {})
             say(case='fused', cell=cell, ms=best(run, alone=True)[0])
-    say(case='stream', us=microseconds_of_a_step(streamed(STREAMED), STREAMED))
+    streams = {'stream': streamed(STREAMED)}
+    if OURS:
+        streams['own stream'] = own_streamed(STREAMED)
+        streams['floor'] = streamed(STREAMED, traces=False)
+    for case, ms in zip(streams, best(*streams.values()), strict=True):
+        say(case=case, us=ms / STREAMED * 1e3)
     if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))
-        say(case='own stream', us=microseconds_of_a_step(own_streamed(STREAMED), STREAMED))
-        floor = streamed(STREAMED, traces=False)
-        say(case='floor', us=microseconds_of_a_step(floor, STREAMED))
         us, of_empty = pure_stream()
         say(case='pure stream', us=us)
         say(case='empty stream', us=of_empty)
-        say(case='rtrl', ms=[rtrl(64, 64, 1), rtrl(64, 64, 32)])
-        at_size = RTRL_AT_SIZE
-        least, _ = work_of_rtrl(*at_size).least(machine)
-        say(case='rtrl at size', ms=rtrl(*at_size), least=least, sizes=at_size)
+        small = [run_of_rtrl(64, 64, window) for window in (1, 32)]
+        say(case='rtrl', ms=best(*small, alone=True))
+        say(case='rtrl at size', **rtrl_at_size(*RTRL_AT_SIZE))
         say(case='compiling', seconds=compiling())
         for case, traces in (('memory', True), ('memory of BPTT', False)):
             say(case=case, bytes={n: temporary_bytes(n, traces) for n in LENGTHS})

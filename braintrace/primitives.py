@@ -4,8 +4,9 @@ What leans on internals, and what breaks if it goes:
 
 - `jax.interpreters.mlir.register_lowering`, `lower_fun`; `ad.deflinear2`, `ad.primitive_jvps`,
   `ad.instantiate_zeros`; `batching.defvectorized`, `batching.primitive_batchers`:
-  `identity_primitive`, `FunctionPrimitive`. Marks and ops of the interface would have no rules
-  under jit, grad and vmap; `custom_jvp` with a named `jit` inside is the way around.
+  `identity_primitive`, `value_primitive`, `FunctionPrimitive`. Marks, known values and ops of the
+  interface would have no rules under jit, grad and vmap; `custom_jvp` with a named `jit` inside is
+  the way around.
 - `ad.defbilinear`, and `num_devices` of `ctx.module_context.axis_context` in a lowering rule:
   `BilinearPrimitive`. Without the second, sums are never written out, which is slower.
 - Tangents that are symbolic zeros (`ad.Zero`): `FunctionPrimitive`. Made into arrays of zeros,
@@ -19,6 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
 from ._jax import Primitive
 
@@ -33,6 +35,31 @@ def identity_primitive(name: str) -> Primitive:
     mlir.register_lowering(p, lambda ctx, x, **_: [x])
     ad.deflinear2(p, lambda ct, x, **params: [p.bind(ct, **params)])
     batching.defvectorized(p)
+    return p
+
+
+def value_primitive(name: str) -> Primitive:
+    """A primitive of `(y, like)` with the value of `y` and the derivative of `like`, whose value is
+    not used, so that the compiler leaves it out."""
+    from jax.interpreters import ad, batching, mlir
+
+    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+        return p.bind(*primals), tangents[1]
+
+    def batched(args: Sequence[Any], axes: Sequence[Any]) -> tuple[Any, int]:
+        size = next(a.shape[k] for a, k in zip(args, axes, strict=True) if k is not None)
+        whole = [
+            jnp.broadcast_to(a, (size, *a.shape)) if k is None else jnp.moveaxis(a, k, 0)
+            for a, k in zip(args, axes, strict=True)
+        ]
+        return p.bind(*whole), 0
+
+    p = Primitive(name)
+    p.def_impl(lambda y, like: y)
+    p.def_abstract_eval(lambda y, like: y)
+    mlir.register_lowering(p, lambda ctx, y, like: [y])
+    ad.primitive_jvps[p] = jvp
+    batching.primitive_batchers[p] = batched
     return p
 
 

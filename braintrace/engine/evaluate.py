@@ -11,18 +11,18 @@ the program as it is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial, reduce
+from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from .._jax import Atom, JaxprEqn, Literal, Var, bind
 from ..plan.self_paths import Detour
+from ..primitives import value_primitive
 from .curves import slope_by_value
 from .program import Program
 
@@ -113,6 +113,7 @@ class Overrides:
 
 
 PLAIN = Overrides()
+VALUE_OF = value_primitive('value_of')
 
 
 @dataclass(frozen=True, eq=False)
@@ -318,63 +319,31 @@ def _through_feedback(eqn: JaxprEqn, values: Values, weight: int, feedback: Any)
 def _as_known(program: Program, eqn: JaxprEqn, values: Values, y: Any) -> Any:
     """The output of an equation whose value is known; only its derivative is computed, if it is
     asked for."""
-    floats = floats_of(values)
     slope = slope_by_value(eqn)
     if slope is not None:
-        return _known_by_forward_rule(lambda _, changes: changes[0] * slope(y), floats, y)
+        return VALUE_OF.bind(y, values[0] * slope(y))
     if eqn.primitive.name == 'dot_general':
-        change = partial(_changed_product, eqn, program.side_by_side(eqn), values)
-        return _known_by_forward_rule(change, floats, y)
-
-    def product(moving):
-        return bind(eqn, combine(moving, values))[0]
-
-    return _known_by_backward_rule(product, floats, y)
+        return VALUE_OF.bind(y, _by_parts(eqn, program.side_by_side(eqn), values))
+    return VALUE_OF.bind(y, bind(eqn, values)[0])
 
 
-def _changed_product(
-    eqn: JaxprEqn,
-    parts: Mapping[int, Sequence[int]],
-    values: Values,
-    floats: dict[int, Any],
-    changes: dict[int, Any],
-) -> Any:
-    """What changes of its operands do to a product of matrices. An operand whose parts lie side by
-    side changes part by part, so that no credit is computed for a part that asks for none."""
+def _by_parts(eqn: JaxprEqn, parts: Mapping[int, Sequence[int]], values: Values) -> Any:
+    """Something with the derivative of a product of matrices. An operand whose parts lie side by
+    side is taken part by part, so that no credit is computed for a part that asks for none."""
+    if not parts:
+        return bind(eqn, values)[0]
     sums, _ = eqn.params['dimension_numbers']
-    now = combine(floats, values)
     terms = []
-    for i, change in changes.items():
-        pairs = [(change, now[1 - i])]
+    for i, moving in enumerate(values):
+        pairs = [(moving, hold(values[1 - i]))]
         if i in parts:
-            of_change = lax.split(change, parts[i], sums[i][0])
-            of_other = lax.split(now[1 - i], parts[i], sums[1 - i][0])
-            pairs = list(zip(of_change, of_other, strict=True))
+            of_moving, of_other = (
+                lax.split(a, parts[i], sums[k][0])
+                for a, k in zip(pairs[0], (i, 1 - i), strict=True)
+            )
+            pairs = list(zip(of_moving, of_other, strict=True))
         terms += [bind(eqn, pair if i == 0 else pair[::-1])[0] for pair in pairs]
     return reduce(jnp.add, terms)
-
-
-def _known_by_forward_rule(change: Callable, floats: dict[int, Any], y: Any) -> Any:
-    """For a curve; and for a product of matrices, where the transpose of the forward rule sums over
-    the steps inside the product."""
-    known = jax.custom_jvp(lambda moving, y: y)
-
-    def rule(primals, tangents):
-        return primals[1], change(primals[0], tangents[0])
-
-    known.defjvp(rule)
-    return known(floats, y)
-
-
-def _known_by_backward_rule(product, floats: dict[int, Any], y: Any) -> Any:
-    known = jax.custom_vjp(lambda moving, y: y)
-
-    def backward(kept, ct):
-        moving, y = kept
-        return jax.vjp(product, moving)[1](ct)[0], jnp.zeros_like(y)
-
-    known.defvjp(lambda moving, y: (y, (moving, y)), backward)
-    return known(floats, y)
 
 
 def hold(value: Any) -> Any:
