@@ -44,19 +44,24 @@ def fastest(run):
     return min(times)
 
 
-def best(*runs, turns=TURNS, alone=False):
-    """Milliseconds of the fastest call of each after its first, in turns; `alone` for what the
-    other worker does not measure, which waits meanwhile."""
+def best(*runs, alone=False):
+    """Milliseconds of the fastest call of each, see `in_turns`."""
+    return [min(times) for times in in_turns(*runs, alone=alone)]
+
+
+def in_turns(*runs, alone=False):
+    """Milliseconds of the fastest call of each run in each turn, after its first call; `alone` for
+    what the other worker does not measure, which waits meanwhile."""
     for run in runs:
         milliseconds(run)
     found = []
-    for _ in range(turns):
+    for _ in range(TURNS):
         if not alone:
             pause()
         found.append([fastest(run) for run in runs])
         if min(found[-1]) > SLOW:
             break
-    return [min(of_run) for of_run in zip(*found, strict=True)]
+    return [list(times) for times in zip(*found, strict=True)]
 
 
 class Worker:

@@ -6,7 +6,7 @@ Once of all weights, and once of those alone to which 0.2.6 gives a gradient.
 import brainstate
 import jax
 import jax.numpy as jnp
-from lockstep import best
+from lockstep import in_turns
 from models import Net, data, loss, traced_by_reference
 from rules import RULES, SIZES
 from worker import LINEAR, say
@@ -44,7 +44,7 @@ def own_loop(cell, rule, shape, same_work=False):
 
 def main():
     for cell, rule, shape in LOOPS:
-        ms = best(*[own_loop(cell, rule, shape, same) for same in (False, True)])
+        ms = in_turns(*[own_loop(cell, rule, shape, same) for same in (False, True)])
         say(cell=cell, shape=shape, rule=rule, ms=ms)
 
 

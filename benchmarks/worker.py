@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from by_hand import pp_prop
 from jax.extend.core import jaxpr_as_fun
 from limits import large_product, measure, work_of
-from lockstep import SLOW, best, milliseconds, pause
+from lockstep import SLOW, best, in_turns, milliseconds, pause
 from memory import promised_bytes
 from models import CASES, Net, data, loss, traced_by_reference
 
@@ -82,7 +82,7 @@ def compiled_memory(program):
 
 
 def sequence(cell, rule, shape, options, same_work=False, beside=()):
-    """Milliseconds of a first call, the least of some new learners', and of a later one, with those
+    """Milliseconds of the first calls of some new learners, and of later ones in turns, with those
     of other runs that take turns with it."""
     firsts = []
     for _ in range(FIRSTS):
@@ -91,7 +91,7 @@ def sequence(cell, rule, shape, options, same_work=False, beside=()):
         firsts.append(milliseconds(run))
         if firsts[-1] > SLOW:
             break
-    return min(firsts), *best(run, *beside)
+    return firsts, *in_turns(run, *beside)
 
 
 def hand_written(shape):
@@ -201,9 +201,9 @@ def moved(params, grads):
     return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads)
 
 
-def pure_stream(steps=4 * STREAMED):
-    """Microseconds for one step of the same GRU as a plain function, and for a call with the same
-    arguments and results that does nothing else."""
+def pure_streams(steps):
+    """Steps of a stream of the same GRU as a plain function, and calls with the same arguments and
+    results that do nothing else, each as a function of nothing."""
 
     def step(p, h, x):
         sig = jax.nn.sigmoid
@@ -236,8 +236,7 @@ def pure_stream(steps=4 * STREAMED):
             p, c = step(p, c, xs[t % 8])
         return p
 
-    times = best(*[partial(run, step) for step in (one, empty)], alone=True)
-    return [ms / steps * 1e3 for ms in times]
+    return [partial(run, step) for step in (one, empty)]
 
 
 def mean_square(out):
@@ -287,8 +286,9 @@ def rtrl_at_size(*sizes):
     grad, *given = rtrl_of(*sizes)
     work = work_of(jax.make_jaxpr(grad)(*given))
     product, gflop = large_product()
-    ms, of_product = best(run_of_rtrl(*sizes), product, alone=True)
-    return dict(ms=ms, least=of_product * work.flops / 1e9 / gflop, sizes=sizes)
+    ms, of_product = in_turns(run_of_rtrl(*sizes), product, alone=True)
+    times = work.flops / 1e9 / gflop  # that product
+    return dict(ms=ms, least=[times * t for t in of_product], sizes=sizes)
 
 
 def temporary_bytes(length, traces=True):
@@ -359,6 +359,7 @@ def main():
     for name, cell, rule, shape, options in CASES:
         beside = [bptt(cell, shape)] if OURS else []
         first, ms, *of_bptt = sequence(cell, rule, shape, options, beside=beside)
+        [of_bptt] = of_bptt or [None]
         say(case=name, cell=cell, shape=shape, first=first, ms=ms, bptt=of_bptt)
         if OURS:
             work, *memory = least_work(cell, rule, shape, options)
@@ -376,13 +377,11 @@ def main():
     if OURS:
         streams['own stream'] = own_streamed(STREAMED)
         streams['floor'] = streamed(STREAMED, traces=False)
-    for case, ms in zip(streams, best(*streams.values()), strict=True):
-        say(case=case, us=ms / STREAMED * 1e3)
+        streams['pure stream'], streams['empty stream'] = pure_streams(STREAMED)
+    for case, times in zip(streams, in_turns(*streams.values()), strict=True):
+        say(case=case, us=[ms / STREAMED * 1e3 for ms in times])
     if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))
-        us, of_empty = pure_stream()
-        say(case='pure stream', us=us)
-        say(case='empty stream', us=of_empty)
         small = [run_of_rtrl(64, 64, window) for window in (1, 32)]
         say(case='rtrl', ms=best(*small, alone=True))
         say(case='rtrl at size', **rtrl_at_size(*RTRL_AT_SIZE))

@@ -335,12 +335,11 @@ def _by_parts(eqn: JaxprEqn, parts: Mapping[int, Sequence[int]], values: Values)
     sums, _ = eqn.params['dimension_numbers']
     terms = []
     for i, moving in enumerate(values):
-        pairs = [(moving, hold(values[1 - i]))]
+        other = hold(values[1 - i])
+        pairs = [(moving, other)]
         if i in parts:
-            of_moving, of_other = (
-                lax.split(a, parts[i], sums[k][0])
-                for a, k in zip(pairs[0], (i, 1 - i), strict=True)
-            )
+            of_moving = lax.split(moving, parts[i], sums[i][0])
+            of_other = lax.split(other, parts[i], sums[1 - i][0])
             pairs = list(zip(of_moving, of_other, strict=True))
         terms += [bind(eqn, pair if i == 0 else pair[::-1])[0] for pair in pairs]
     return reduce(jnp.add, terms)
