@@ -26,7 +26,7 @@ warnings.simplefilter('ignore')
 OURS = sys.argv[1] == 'ours'
 LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
-STREAMED = 500  # steps of a stream
+STREAMED = 100  # steps of a stream
 RTRL_AT_SIZE = 256, 128, 64  # units, steps, steps in a block
 FIRSTS = 5  # new learners whose first calls are timed
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
@@ -230,13 +230,18 @@ def pure_streams(steps):
     def empty(params, carry, x):
         return jax.lax.optimization_barrier((params, carry))
 
-    def run(step):
-        p, c = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
-        for t in range(steps):
-            p, c = step(p, c, xs[t % 8])
-        return p
+    def run_of(step):
+        now = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
 
-    return [partial(run, step) for step in (one, empty)]
+        def run():
+            nonlocal now
+            for t in range(steps):
+                now = step(*now, xs[t % 8])
+            return now
+
+        return run
+
+    return [run_of(step) for step in (one, empty)]
 
 
 def mean_square(out):
