@@ -92,15 +92,14 @@ def beside(g, true):
     ]
 
 
-def measure(cell, rule, options, shape, by_bptt):
+def measure(cell, rule, options, shape, by_bptt, true):
     """Microseconds a step of a rule, for ours those of BPTT too, which takes turns with it; bytes,
-    and cosine and error beside BPTT's gradient in windows of 1 and 16 steps."""
+    and cosine and error beside the true gradient in windows of 1 and 16 steps."""
     learner, run = grad_of(cell, rule, options, shape)
     runs = [lambda run=run: jax.tree.leaves(run()) for run in (run, by_bptt)]
     times = in_turns(*runs if OURS else runs[:1], alone=rule in BEYOND)
     of_steps = [[ms / shape[3] * 1e3 for ms in of_run] for of_run in times]
     row = dict(zip(('us', 'bptt'), of_steps, strict=False), bytes=trace_bytes(learner))
-    true = flat(by_bptt())
     if rule == 'ThreeFactor':  # whose gradient is not one of the loss
         return row
     single = {'window': 1} if OURS else {}
@@ -116,13 +115,14 @@ def measure(cell, rule, options, shape, by_bptt):
 def measure_all(cell, shape):
     """Print a row for each rule."""
     by_bptt = bptt(cell, shape)
+    true = flat(by_bptt())  # of the first call, which begins where a new learner does
     rules = {**RULES, **BEYOND} if OURS else RULES
     for rule, options in rules.items():
         if (shape == SIZES[-1] and rule in HEAVY) or (rule == NEAR and cell != 'gru'):
             continue
         row = dict(cell=cell, shape=shape, rule=rule)
         try:
-            row |= measure(cell, rule, options, shape, by_bptt)
+            row |= measure(cell, rule, options, shape, by_bptt, true)
         except Exception as error:
             row |= dict(error=f'{type(error).__name__}: {str(error).splitlines()[0][:100]}')
         say(**row)
