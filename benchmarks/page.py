@@ -123,7 +123,7 @@ def in_short(figures):
     return (
         '## In short\n\n'
         f'- **A gradient of a sequence**, online, takes {span(to_bptt, 2)} of the time of BPTT, '
-        f'and is {span(faster, 0)} times as fast as in 0.2.6: five cases, '
+        f'and is {span(faster, 1)} times as fast as in 0.2.6: five cases, '
         '[the first table](#one-gradient-of-a-sequence).\n'
         f'- **A stream**, one step with its update: {min(stream):.0f} microseconds, '
         f'{ratio(stream, reference):.2f} of what 0.2.6 takes.\n'
