@@ -1,12 +1,13 @@
 """Two workers that take turns of a fraction of a second: what the machine does meanwhile happens to
 both.
 
-A worker pauses between its turns. It asks for the next with a line, and waits for the answer; who
-holds the workers lets one of them go on at a time. Both measure the same cases in the same order
-and in as many turns, so that each case is measured on both sides at the same time; what one of them
-measures alone it measures without a pause.
+A worker pauses between its turns. It asks for the next with a line that has the number of the
+measurement, and waits for the answer; who holds the workers lets one of them go on at a time, and
+one that is ahead waits. So each case is measured on both sides at the same time, however many turns
+it takes on each; what one of them measures alone it measures without a pause.
 """
 
+import itertools
 import json
 import os
 import subprocess
@@ -20,13 +21,19 @@ TURNS, WHILE = 8, 0.25  # of a measurement, and the seconds of each
 SLOW = 3000  # milliseconds of a call that is measured once
 ASKS = 'my turn?'
 HELD = 'BENCHMARK_IN_LOCKSTEP'
+_numbers = itertools.count()
 
 
-def pause():
-    """Let the other worker have its turn."""
-    if HELD in os.environ:
-        print(ASKS, flush=True)
-        sys.stdin.readline()
+def pauses():
+    """What a measurement calls between its turns, to let the other worker have its own."""
+    number = next(_numbers)
+
+    def pause():
+        if HELD in os.environ:
+            print(ASKS, number, flush=True)
+            sys.stdin.readline()
+
+    return pause
 
 
 def milliseconds(run):
@@ -54,14 +61,17 @@ def in_turns(*runs, alone=False):
     what the other worker does not measure, which waits meanwhile."""
     for run in runs:
         milliseconds(run)
-    found = []
+    found, pause = [], _go_on if alone else pauses()
     for _ in range(TURNS):
-        if not alone:
-            pause()
+        pause()
         found.append([fastest(run) for run in runs])
         if min(found[-1]) > SLOW:
             break
     return [list(times) for times in zip(*found, strict=True)]
+
+
+def _go_on():
+    """No pause."""
 
 
 class Worker:
@@ -70,6 +80,7 @@ class Worker:
     def __init__(self, python, library, script, *case):
         self.command, self.name = [python, script, library, *case], library
         self.process, self.rows, self.errors = None, [], tempfile.TemporaryFile('w+')
+        self.number = -1  # of the measurement that it is at
 
     def go_on(self):
         """Let it run to its next pause; whether it came to one."""
@@ -82,6 +93,7 @@ class Worker:
             if line.startswith('{'):
                 self.rows.append(json.loads(line))
             elif line.startswith(ASKS):
+                self.number = int(line.removeprefix(ASKS))
                 return True
         if self.process.wait():
             self.errors.seek(0)
@@ -106,5 +118,6 @@ def measured(*workers):
     """The rows of each, measured in turns."""
     going = list(workers)
     while going:
-        going = [w for w in going if w.go_on()]
+        behind = min(w.number for w in going)
+        going = [w for w in going if w.number > behind or w.go_on()]
     return [w.rows for w in workers]

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from by_hand import pp_prop
 from jax.extend.core import jaxpr_as_fun
 from limits import large_product, measure, work_of
-from lockstep import SLOW, best, in_turns, milliseconds, pause
+from lockstep import SLOW, best, in_turns, milliseconds, pauses
 from memory import promised_bytes
 from models import CASES, Net, data, loss, traced_by_reference
 
@@ -84,7 +84,7 @@ def compiled_memory(program):
 def sequence(cell, rule, shape, options, same_work=False, beside=()):
     """Milliseconds of the first calls of some new learners, and of later ones in turns, with those
     of other runs that take turns with it."""
-    firsts = []
+    firsts, pause = [], pauses()
     for _ in range(FIRSTS):
         _, run = driver(cell, rule, shape, options, same_work)
         pause()
