@@ -21,6 +21,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._jax import Atom, JaxprEqn, Literal, Var, bind
+from ..ops.op_rules import labels_of_product
+from ..ops.terms import einsum_flat
 from ..plan.self_paths import Detour
 from ..primitives import value_primitive
 from .curves import slope_by_value
@@ -331,7 +333,7 @@ def _by_parts(eqn: JaxprEqn, parts: Mapping[int, Sequence[int]], values: Values)
     """Something with the derivative of a product of matrices. An operand whose parts lie side by
     side is taken part by part, so that no credit is computed for a part that asks for none."""
     if not parts:
-        return bind(eqn, values)[0]
+        return _product(eqn, values)
     sums, _ = eqn.params['dimension_numbers']
     terms = []
     for i, moving in enumerate(values):
@@ -341,8 +343,17 @@ def _by_parts(eqn: JaxprEqn, parts: Mapping[int, Sequence[int]], values: Values)
             of_moving = lax.split(moving, parts[i], sums[i][0])
             of_other = lax.split(other, parts[i], sums[1 - i][0])
             pairs = list(zip(of_moving, of_other, strict=True))
-        terms += [bind(eqn, pair if i == 0 else pair[::-1])[0] for pair in pairs]
+        terms += [_product(eqn, pair if i == 0 else pair[::-1]) for pair in pairs]
     return reduce(jnp.add, terms)
+
+
+def _product(eqn: JaxprEqn, values: Values) -> Any:
+    """A product of matrices, with a derivative over many steps that suits a CPU."""
+    usual = eqn.params['precision'] is None and eqn.params['out_sharding'] is None
+    if not usual or {v.dtype for v in values} != {eqn.outvars[0].aval.dtype}:
+        return bind(eqn, values)[0]
+    of_first, of_second, out = labels_of_product(eqn)
+    return einsum_flat(*values, labels=f'{of_first},{of_second}->{out}')
 
 
 def hold(value: Any) -> Any:

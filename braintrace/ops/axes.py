@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Atom
-from .terms import einsum, einsum_in_terms, placed, total
+from .terms import einsum_flat, einsum_in_terms, placed, total
 
 FEW_STATES = 8  # of more, a product of matrices is faster than a sum of states
 
@@ -240,7 +240,7 @@ def _over_steps(xs: str, x: jax.Array, ys: str, y: jax.Array, out: str) -> jax.A
     one step: XLA would turn an operand round for it."""
     assert xs[0] == ys[0] == 'Z'
     if len(x) > 1 or len(y) > 1:
-        return einsum(x, y, labels=f'{xs},{ys}->{out}')
+        return einsum_flat(x, y, labels=f'{xs},{ys}->{out}')
     x, y, labels = jnp.squeeze(x, 0), jnp.squeeze(y, 0), f'{xs[1:]},{ys[1:]}->{out}'
     return einsum_in_terms(x, y, labels=labels)
 

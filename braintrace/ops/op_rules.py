@@ -17,24 +17,27 @@ from .families import Family, members
 from .sparse import product
 
 
-def _dot_general(eqn: JaxprEqn, i: int, const: Callable) -> Op:
+def labels_of_product(eqn: JaxprEqn) -> tuple[str, str, str]:
+    """Of a `dot_general`: labels of the axes of its two operands and of its output."""
     contract, batch = eqn.params['dimension_numbers']
     letters = iter(ascii_letters)
     labels = [[''] * a.aval.ndim for a in eqn.invars]
     for pairs in (batch, contract):
         for p, q in zip(*pairs, strict=True):
             labels[0][p] = labels[1][q] = next(letters)
-    y = [labels[0][p] for p in batch[0]]
+    out = [labels[0][p] for p in batch[0]]
     for axes in labels:
         for p, c in enumerate(axes):
             if not c:
                 axes[p] = next(letters)
-                y.append(axes[p])
-    return Op(
-        Axes(''.join(labels[1 - i]), ''.join(labels[i]), ''.join(y)),
-        eqn.invars[i].aval.shape,
-        lambda values: values[1 - i],
-    )
+                out.append(axes[p])
+    return ''.join(labels[0]), ''.join(labels[1]), ''.join(out)
+
+
+def _dot_general(eqn: JaxprEqn, i: int, const: Callable) -> Op:
+    *labels, y = labels_of_product(eqn)
+    shape = eqn.invars[i].aval.shape
+    return Op(Axes(labels[1 - i], labels[i], y), shape, lambda values: values[1 - i])
 
 
 def _gather(eqn: JaxprEqn, i: int, const: Callable) -> Op:

@@ -1,14 +1,20 @@
-"""Sums of products, written out term by term where that is faster on a CPU.
+"""Sums of products in the form that suits a CPU.
 
-XLA makes one loop of a sum that is written out, together with what is around it, and reads all of
-it once. For a product of matrices it first turns operands round; of a trace, that costs more than
-the product. On several devices it stays an einsum, which XLA can share among them.
+Term by term: XLA makes one loop of a sum that is written out, together with what is around it, and
+reads all of it once. For a product of matrices it first turns operands round; of a trace, that
+costs more than the product.
+
+Flat: a sum over several axes, those of steps and samples, that come first in both operands, is one
+over a single axis. XLA would turn an operand round for it, and takes longer to compile that than
+five other loops.
+
+On several devices both stay einsums, which XLA can share among them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from string import ascii_letters
 
@@ -39,11 +45,14 @@ def total(a: jax.Array) -> jax.Array:
 
 
 def einsum_in_terms(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
-    """The same, written out on a CPU where each element is a sum of few, or where one of the two
+    """`einsum`, written out on a CPU where each element is a sum of few, or where one of the two
     has all axes there are, so that nothing is read twice."""
-    if a.dtype != b.dtype:
-        return einsum(a, b, labels=labels)
-    return IN_TERMS.bind(a, b, labels=labels)
+    return IN_TERMS(a, b, labels=labels)
+
+
+def einsum_flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+    """`einsum`, on a CPU with one axis for those that come first in both and are summed over."""
+    return FLAT(a, b, labels=labels)
 
 
 def _parts(labels: str) -> tuple[str, str, str]:
@@ -52,7 +61,16 @@ def _parts(labels: str) -> tuple[str, str, str]:
     return of_a, of_b, out
 
 
-def _on_cpu(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+def _flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+    of_a, of_b, out = _parts(labels)
+    over = ''.join(c for c in of_a if c in of_b and c not in out)
+    if over and of_a.startswith(over) and of_b.startswith(over):
+        a, b = (c.reshape(-1, *c.shape[len(over) :]) for c in (a, b))
+        of_a, of_b = (over[0] + of.removeprefix(over) for of in (of_a, of_b))
+    return einsum(a, b, labels=f'{of_a},{of_b}->{out}')
+
+
+def _in_terms(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     of_a, of_b, out = _parts(labels)
     size = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
     over = [c for c in size if c not in out]
@@ -85,25 +103,35 @@ def placed(labels: str, a: jax.Array, order: Sequence[str]) -> jax.Array:
     return jnp.expand_dims(a, [k for k, c in enumerate(order) if c not in labels])
 
 
-def _to_first(credit: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
-    of_a, of_b, out = _parts(labels)
-    return einsum_in_terms(credit, b, labels=f'{out},{of_b}->{of_a}')
+class Einsum(BilinearPrimitive):
+    """`einsum` with the form that it takes on one CPU."""
+
+    def __init__(self, name: str, on_cpu: Callable):
+        super().__init__(name, einsum, on_cpu, self._to_first, self._to_second, self._in_batches)
+
+    def __call__(self, a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+        if a.dtype != b.dtype:
+            return einsum(a, b, labels=labels)
+        return self.bind(a, b, labels=labels)
+
+    def _to_first(self, credit: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
+        of_a, of_b, out = _parts(labels)
+        return self(credit, b, labels=f'{out},{of_b}->{of_a}')
+
+    def _to_second(self, credit: jax.Array, a: jax.Array, *, labels: str) -> jax.Array:
+        of_a, of_b, out = _parts(labels)
+        return self(credit, a, labels=f'{out},{of_a}->{of_b}')
+
+    def _in_batches(
+        self, a: jax.Array, b: jax.Array, at_a: int | None, at_b: int | None, *, labels: str
+    ) -> jax.Array:
+        new = next(c for c in ascii_letters if c not in labels)
+        parts, given = [*_parts(labels)], [a, b]
+        for k, axis in enumerate((at_a, at_b)):
+            if axis is not None:
+                parts[k], given[k] = new + parts[k], jnp.moveaxis(given[k], axis, 0)
+        return self(*given, labels=f'{parts[0]},{parts[1]}->{new}{parts[2]}')
 
 
-def _to_second(credit: jax.Array, a: jax.Array, *, labels: str) -> jax.Array:
-    of_a, of_b, out = _parts(labels)
-    return einsum_in_terms(credit, a, labels=f'{out},{of_a}->{of_b}')
-
-
-def _in_batches(
-    a: jax.Array, b: jax.Array, at_a: int | None, at_b: int | None, *, labels: str
-) -> jax.Array:
-    new = next(c for c in ascii_letters if c not in labels)
-    parts, given = [*_parts(labels)], [a, b]
-    for k, axis in enumerate((at_a, at_b)):
-        if axis is not None:
-            parts[k], given[k] = new + parts[k], jnp.moveaxis(given[k], axis, 0)
-    return einsum_in_terms(*given, labels=f'{parts[0]},{parts[1]}->{new}{parts[2]}')
-
-
-IN_TERMS = BilinearPrimitive('einsum_in_terms', einsum, _on_cpu, _to_first, _to_second, _in_batches)
+IN_TERMS = Einsum('einsum_in_terms', _in_terms)
+FLAT = Einsum('einsum_flat', _flat)
