@@ -16,8 +16,8 @@ from worker import CASES, OURS, driver, own_streamed, streamed
 LARGEST = SIZES[-1]
 
 
-def by_driver(cell, rule, shape, options):
-    return lambda: driver(cell, rule, shape, options)[1]
+def by_driver(cell, rule, shape, options, same_work=False):
+    return lambda: driver(cell, rule, shape, options, same_work)[1]
 
 
 def by_rule(cell, rule, shape):
@@ -55,6 +55,11 @@ EVERY_RULE = [
 ALL = {
     **{
         f'{name}, {cell} {shape}': by_driver(cell, r, shape, o) for name, cell, r, shape, o in CASES
+    },
+    **{
+        f'{name}, same work, {cell} {shape}': by_driver(cell, r, shape, o, same_work=True)
+        for name, cell, r, shape, o in CASES
+        if not o
     },
     **{f'one gradient: {named(*c)}': by_rule(*c) for c in EVERY_RULE},
     **{f'own loop: {named(*c)}': in_own_loop(*c) for c in LOOPS},

@@ -37,23 +37,32 @@ class OfGroup(NamedTuple):
 
 
 class Factors:
-    """The factors of all groups of a window, for the new states that `rows_of(group)` names."""
+    """The factors of all groups of a window, for the new states that `rows_of(group)` names, in all
+    steps or in those `moments`."""
 
-    def __init__(self, window: Window, rows_of: Callable[[int], Sequence[Row]]):
-        self._window, self._rows_of = window, rows_of
+    def __init__(
+        self,
+        window: Window,
+        rows_of: Callable[[int], Sequence[Row]],
+        moments: Moment | None = None,
+    ):
+        self._window, self._rows_of, self._moments = window, rows_of, moments
+
+    def in_step(self, moment: Moment) -> Factors:
+        """Those of one step, with an axis of steps. A loop that needs them at each of its turns has
+        them so without writing them down."""
+        return Factors(self._window, self._rows_of, jax.tree.map(lambda a: a[None], moment))
 
     @cached_property
     def _of_groups(self) -> dict[int, OfGroup]:
-        return self._pulled(self._window.moments)
-
-    @cached_property
-    def _in_first_step(self) -> dict[int, OfGroup]:
-        return self._pulled(self._window.first_moment)
-
-    def _pulled(self, moments: Moment) -> dict[int, OfGroup]:
+        moments = self._window.moments if self._moments is None else self._moments
         rows = {g: self._rows_of(g) for g in self._window.layout.units}
         pulled = partial(pull_units, self._window, moments)
         return {g: pulled(g, of_group) for g, of_group in rows.items() if of_group}
+
+    @cached_property
+    def _in_first_step(self) -> dict[int, OfGroup]:
+        return Factors(self._window, self._rows_of, self._window.first_moment)._of_groups
 
     def transition(self, group: int) -> jax.Array:
         """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same

@@ -108,6 +108,12 @@ class Op:
         """Whether labels say all: two such uses of one weight can share a trace."""
         return self.line_up_y is None and self.spread is None and self.apply is None
 
+    @property
+    def takes_array(self) -> bool:
+        """Whether x is an array that multiplies the weight as it is: not events, nor the numbers of
+        rows."""
+        return self.gradient is None and self.spread is None
+
     def trace_shape(self, y: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a trace for one state of the units, for an output of this shape."""
         at_y = jax.eval_shape(lambda: self.at_y(jnp.zeros(y))).shape

@@ -65,7 +65,8 @@ def _flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     of_a, of_b, out = _parts(labels)
     over = ''.join(c for c in of_a if c in of_b and c not in out)
     if over and of_a.startswith(over) and of_b.startswith(over):
-        a, b = (c.reshape(-1, *c.shape[len(over) :]) for c in (a, b))
+        n = len(over)
+        a, b = (c.reshape(math.prod(c.shape[:n]), *c.shape[n:]) for c in (a, b))
         of_a, of_b = (over[0] + of.removeprefix(over) for of in (of_a, of_b))
     return einsum(a, b, labels=f'{of_a},{of_b}->{out}')
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .._jax import Var
 from .layout import Layout
 
-OF_A_SIGNAL = 4  # arrays like y: its credit, what meets the trace, their sum, and what is to come
+OF_A_SIGNAL = 3  # arrays like y: its credit, what meets the trace, and their sum
 
 
 def bytes_of(*variables: Var) -> int:
@@ -44,13 +44,8 @@ def of_credit(layout: Layout, groups: Iterable[int]) -> int:
     return sum(layout.units[g].states * of_state(layout, g) for g in groups)
 
 
-def of_output_traces(layout: Layout, fed: Iterable[tuple[int, int]]) -> int:
-    """Traces of the outputs of relations in groups, both by number, and signals that meet them."""
-    fed = list(fed)
-    groups = dict.fromkeys(group for _, group in fed)
-    total = of_transitions(layout, [g for g in groups if not layout.is_steady(g)])
-    for relation, group in fed:
-        moving = not layout.steady_slopes[relation, group].steps
-        arrays = OF_A_SIGNAL + (layout.units[group].states if moving else 0)
-        total += arrays * bytes_of(layout.relations[relation].y_var)
-    return total
+def of_signals(layout: Layout, relations: Iterable[int]) -> int:
+    """Signals that meet the traces of the outputs of some relations."""
+    relations = list(relations)
+    each = sum(bytes_of(layout.relations[r].y_var) for r in relations)
+    return OF_A_SIGNAL * each + of_an_output(layout, relations)

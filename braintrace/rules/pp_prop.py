@@ -25,6 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..engine.factors import Factors
 from ..engine.loop import all_steps, apart, inner, over_states, scan
 from ..engine.window import Window
 from ..graph.relations import Relation
@@ -41,7 +42,7 @@ from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
-from ..plan.step_sizes import of_output_traces
+from ..plan.step_sizes import of_signals
 from .averages import average, corrected, correction
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 
@@ -77,8 +78,7 @@ class Factorised(BlockCarrier):
 
     @property
     def step_bytes(self) -> int:
-        fed = [(o.feed.relation, o.group) for o in self.own_outputs]
-        return of_output_traces(self.layout, fed)
+        return of_signals(self.layout, [o.feed.relation for o in self.own_outputs])
 
     @cached_property
     def outputs(self) -> list[OutputTrace]:
@@ -173,8 +173,8 @@ class Factorised(BlockCarrier):
             direct |= {r: along[r] for r in impure}
         met, new = self._met(old, window, credit)
         signals, late = self._signals(window.length, direct, met, steps)
-        ex = self._input_traces(old, window) if keep or window.length == 1 else {}
-        weights = self._weights(signals, old, ex, window)
+        followed, ex = self._input_traces(old, window)
+        weights = self._weights(signals, old, followed, window)
         for r, first in self.alike.items():
             if first in late:
                 x = old[self.inputs[r]][None] if r in self.inputs else None
@@ -230,19 +230,29 @@ class Factorised(BlockCarrier):
         return signals, late
 
     def _weights(
-        self, signals: dict[int, Any], old: Traces, ex: Traces, window: Window
+        self, signals: dict[int, Any], old: Traces, followed: Traces, window: Window
     ) -> dict[int, Any]:
-        """`sum_k ex_k (x) g_k = sum_j x_j (x) G_j + ex_a (x) a_x G_0`, with
-        `G_j = g_j + a_x G_{j+1}`; in one step, ex_b is at hand."""
-        of_inputs = {r: self.alike[r] for r in self.inputs}
-        alone = {r: first for r, first in self.alike.items() if r not in of_inputs}
-        weights = {r: signals[first].sum(0) for r, first in alone.items()}
-        if window.length == 1:
-            for r, first in of_inputs.items():
-                x = ex[self.inputs[r]][None]
+        """`sum_k ex_k (x) g_k`, from the input traces that are followed step by step, or without
+        them."""
+        weights, summed = {}, {}
+        for r, first in self.alike.items():
+            if r not in self.inputs:
+                weights[r] = signals[first].sum(0)
+            elif self.inputs[r] in followed:
+                x = followed[self.inputs[r]]
                 weights[r] = spread_gradient(window.ops[r], x, signals[first])
-            return weights
-        g = {first: signals[first] for first in of_inputs.values()}
+            else:
+                summed[r] = first
+        if summed:
+            weights |= self._by_sums_of_credit(summed, signals, old, window)
+        return weights
+
+    def _by_sums_of_credit(
+        self, summed: dict[int, int], signals: dict[int, Any], old: Traces, window: Window
+    ) -> dict[int, Any]:
+        """`sum_j x_j (x) G_j + ex_a (x) a_x G_0`, where `G_j = g_j + a_x G_{j+1}`; `summed` are
+        relations and the first that is alike."""
+        g = {first: signals[first] for first in summed.values()}
 
         def turn(later, now):
             G = {r: now[r] + self.decay_x * later[r] for r in now}
@@ -250,15 +260,35 @@ class Factorised(BlockCarrier):
 
         none = {r: jnp.zeros_like(signal[0]) for r, signal in g.items()}
         at_entry, G = scan(turn, none, g, window.length, reverse=True)
-        for r, first in of_inputs.items():
+        weights = {}
+        for r, first in summed.items():
             before = old[self.inputs[r]], self.decay_x * at_entry[first]
             weights[r] = gradient_from(window.ops[r], before, window.operands[r], G[first])
         return weights
 
-    def _input_traces(self, traces: Traces, window: Window) -> Traces:
-        """The input traces at the end of a window."""
+    def _input_traces(self, old: Traces, window: Window) -> tuple[Traces, Traces]:
+        """Input traces at all steps, `(K, *x)`, of inputs that are arrays, and all of them at the
+        end. An average of events, or of rows of a table, is far larger than they are, so that it is
+        followed in windows of one step only."""
+        relations = {key: r for r, key in self.inputs.items()}
         x = self._spread_inputs(window)
-        return {key: average(self.decay_x, traces[key], a) for key, a in x.items()}
+        arrays = {
+            key: a
+            for key, a in x.items()
+            if window.length == 1 or self._op(relations[key]).takes_array
+        }
+
+        def turn(ex, x):
+            ex = {key: (self.decay_x * ex[key] + a).astype(ex[key].dtype) for key, a in x.items()}
+            return ex, ex
+
+        end, followed = scan(turn, {key: old[key] for key in arrays}, arrays, window.length)
+        rest = {key: a for key, a in x.items() if key not in arrays}
+        return followed, {**end, **self._averages(old, rest)}
+
+    def _averages(self, old: Traces, x: Traces) -> Traces:
+        """Input traces after some steps, `(K, *x)` each."""
+        return {key: average(self.decay_x, old[key], a) for key, a in x.items()}
 
     def _spread_inputs(self, window: Window) -> Traces:
         """What multiplies the weights at all steps, by the key of the input trace."""
@@ -267,37 +297,33 @@ class Factorised(BlockCarrier):
             for r, key in self.inputs.items()
         }
 
-    def _transition(self, window: Window, group: int) -> jax.Array:
+    def _transition(self, factors: Factors, group: int) -> jax.Array:
         if self.identity:
-            alone = self.layout.units[group].identity
-            return jnp.broadcast_to(alone, (window.length, *alone.shape[1:]))
-        return window.factors.transition(group)
+            return self.layout.units[group].identity
+        return factors.transition(group)
 
     def _output_traces(
         self, traces: Traces, window: Window, seen: Callable[[Traces, Any], Any], xs: Any = ()
     ) -> tuple[Any, Traces]:
         """What is `seen(traces, x)` of the output traces before each step of a window, and the
         traces at its end."""
-        D = {group: apart(self._transition(window, group), 2) for group in self.groups}
-        df = {
-            key: apart(window.factors.slope(feed.relation, group, feed.unit), 1)
-            for key, group, feed in self.own_outputs
-        }
 
         def turn(old, at):
-            D, df, x = at
-            new = {}
+            moment, x = at
+            factors, new = window.factors.in_step(moment), {}
+            D = {group: apart(self._transition(factors, group), 2) for group in self.groups}
             for key, group, feed in self.own_outputs:
-                moved = [inner([feed.at_y(d) for d in row], old[key]) for row in D[group]]
+                df = apart(factors.slope(feed.relation, group, feed.unit), 1)
+                moved = [inner([feed.at_y(d) for d in row], old[key][:, None]) for row in D[group]]
                 grown = [
-                    self.decay_f * m[None] + (1 - self.decay_f) * slope[None]
-                    for m, slope in zip(moved, df[key], strict=True)
+                    self.decay_f * m + (1 - self.decay_f) * slope
+                    for m, slope in zip(moved, df, strict=True)
                 ]
                 new[key] = jnp.concatenate(grown).astype(old[key].dtype)
             return new, seen(old, x)
 
         start = {o.key: traces[o.key] for o in self.own_outputs}
-        new, before = scan(turn, start, (D, df, xs), window.length)
+        new, before = scan(turn, start, (window.moments, xs), window.length)
         return before, new
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
@@ -325,14 +351,14 @@ class Factorised(BlockCarrier):
     def advance(self, traces: Traces, window: Window) -> Traces:
         if not self._keeps_last:
             new = self._output_traces(traces, window, _nothing)[1]
-            return {**self._input_traces(traces, window), **new}
+            return {**self._averages(traces, self._spread_inputs(window)), **new}
         whole = self._with_last(traces)
         x = self._spread_inputs(window)
-        new = {key: average(self.decay_x, whole[key], a[:-1]) for key, a in x.items()}
+        new = self._averages(whole, {key: a[:-1] for key, a in x.items()})
         new |= {_last(key): a[-1] for key, a in x.items()}
         before, _ = self._output_traces(whole, window, _as_they_are)
         for key, group, feed in self.own_outputs:
-            D = self._transition(window, group)[-1]
+            D = self._transition(window.factors, group)[-1]
             new[key] = over_states(feed.at_y(D), before[key][-1][None], 1)
             new[_last(key)] = window.factors.slope(feed.relation, group, feed.unit)[-1]
         return {key: trace.astype(traces[key].dtype) for key, trace in new.items()}
