@@ -4,13 +4,14 @@ What leans on internals, and what breaks if it goes:
 
 - `jax.interpreters.mlir.register_lowering`, `lower_fun`; `ad.deflinear2`, `ad.primitive_jvps`,
   `ad.instantiate_zeros`; `batching.defvectorized`, `batching.primitive_batchers`:
-  `identity_primitive`, `value_primitive`, `FunctionPrimitive`. Marks, known values and ops of the
+  `identity_primitive`, `KnownPrimitive`, `FunctionPrimitive`. Marks, known values and ops of the
   interface would have no rules under jit, grad and vmap; `custom_jvp` with a named `jit` inside is
   the way around.
 - `ad.defbilinear`, and `num_devices` of `ctx.module_context.axis_context` in a lowering rule:
   `BilinearPrimitive`. Without the second, sums are never written out, which is slower.
-- Tangents that are symbolic zeros (`ad.Zero`): `FunctionPrimitive`. Made into arrays of zeros,
-  which XLA removes; without `instantiate_zeros`, ask `type(t)` and make them by hand.
+- Tangents that are symbolic zeros (`ad.Zero`): `KnownPrimitive`, which passes them over, and
+  `FunctionPrimitive`, where they are made into arrays of zeros, which XLA removes; without
+  `instantiate_zeros`, ask `type(t)` and make them by hand.
 """
 
 from __future__ import annotations
@@ -38,29 +39,52 @@ def identity_primitive(name: str) -> Primitive:
     return p
 
 
-def value_primitive(name: str) -> Primitive:
-    """A primitive of `(y, like)` with the value of `y` and the derivative of `like`, whose value is
-    not used, so that the compiler leaves it out."""
-    from jax.interpreters import ad, batching, mlir
+class KnownPrimitive(Primitive):
+    """A primitive of `(y, *operands)` with the value of `y` and the derivative of something that is
+    made of the operands. That itself is never computed, and its derivative only if it is asked for.
 
-    def jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
-        return p.bind(*primals), tangents[1]
+    Args:
+        name: of the primitive.
+        tangent: `(y, operands, their tangents, **params)` to that of the output; a tangent is None
+            for an operand that does not move.
+        batched: `(args, their axes of a batch or None, **params)` to `y` and operands with the
+            batch first, and parameters that fit them; by default all get a batch.
+    """
 
-    def batched(args: Sequence[Any], axes: Sequence[Any]) -> tuple[Any, int]:
-        size = next(a.shape[k] for a, k in zip(args, axes, strict=True) if k is not None)
-        whole = [
-            jnp.broadcast_to(a, (size, *a.shape)) if k is None else jnp.moveaxis(a, k, 0)
-            for a, k in zip(args, axes, strict=True)
-        ]
-        return p.bind(*whole), 0
+    def __init__(self, name: str, tangent: Callable, batched: Callable | None = None):
+        from jax.interpreters import ad, batching, mlir
 
-    p = Primitive(name)
-    p.def_impl(lambda y, like: y)
-    p.def_abstract_eval(lambda y, like: y)
-    mlir.register_lowering(p, lambda ctx, y, like: [y])
-    ad.primitive_jvps[p] = jvp
-    batching.primitive_batchers[p] = batched
-    return p
+        super().__init__(name)
+        to_batches = _each_in_batches if batched is None else batched
+
+        def jvp(primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
+            y, *operands = primals
+            moving = [None if type(t) is ad.Zero else t for t in tangents[1:]]
+            if all(t is None for t in moving):
+                return self.bind(*primals, **params), jnp.zeros_like(y)
+            return self.bind(*primals, **params), tangent(y, operands, moving, **params)
+
+        def in_batches(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
+            args, params = to_batches(args, axes, **params)
+            return self.bind(*args, **params), 0
+
+        self.def_impl(lambda y, *_, **params: y)
+        self.def_abstract_eval(lambda y, *_, **params: y)
+        mlir.register_lowering(self, lambda ctx, y, *_, **params: [y])
+        ad.primitive_jvps[self] = jvp
+        batching.primitive_batchers[self] = in_batches
+
+
+def _each_in_batches(
+    args: Sequence[Any], axes: Sequence[Any], **params: Any
+) -> tuple[list[Any], dict[str, Any]]:
+    size = next(a.shape[k] for a, k in zip(args, axes, strict=True) if k is not None)
+    return [batch_first(a, k, size) for a, k in zip(args, axes, strict=True)], params
+
+
+def batch_first(a: Any, axis: int | None, size: int) -> Any:
+    """An array with its axis of a batch in front; one without gets it."""
+    return jnp.broadcast_to(a, (size, *a.shape)) if axis is None else jnp.moveaxis(a, axis, 0)
 
 
 class FunctionPrimitive(Primitive):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import reduce
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -21,11 +20,8 @@ import jax.numpy as jnp
 from jax import lax
 
 from .._jax import Atom, JaxprEqn, Literal, Var, bind
-from ..ops.op_rules import labels_of_product
-from ..ops.terms import einsum_flat
 from ..plan.self_paths import Detour
-from ..primitives import value_primitive
-from .curves import slope_by_value
+from .known import known
 from .program import Program
 
 Values = Sequence[Any]
@@ -115,7 +111,6 @@ class Overrides:
 
 
 PLAIN = Overrides()
-VALUE_OF = value_primitive('value_of')
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +295,7 @@ def _apply(
         weight = program.weight_operand[y]
         made = [_through_feedback(eqn, values, weight, overrides.feedback[y])]
     elif y in overrides.known:
-        made = [_as_known(program, eqn, values, overrides.known[y])]
+        made = [known(eqn, values, overrides.known[y], program.side_by_side(eqn))]
     else:
         made = bind(eqn, values)
     for place, v in enumerate(eqn.outvars):
@@ -316,44 +311,6 @@ def _through_feedback(eqn: JaxprEqn, values: Values, weight: int, feedback: Any)
     [forward] = bind(eqn, [v if i == weight else hold(v) for i, v in enumerate(values)])
     [back] = bind(eqn, [feedback if i == weight else v for i, v in enumerate(values)])
     return forward + (back - lax.stop_gradient(back))
-
-
-def _as_known(program: Program, eqn: JaxprEqn, values: Values, y: Any) -> Any:
-    """The output of an equation whose value is known; only its derivative is computed, if it is
-    asked for."""
-    slope = slope_by_value(eqn)
-    if slope is not None:
-        return VALUE_OF.bind(y, values[0] * slope(y))
-    if eqn.primitive.name == 'dot_general':
-        return VALUE_OF.bind(y, _by_parts(eqn, program.side_by_side(eqn), values))
-    return VALUE_OF.bind(y, bind(eqn, values)[0])
-
-
-def _by_parts(eqn: JaxprEqn, parts: Mapping[int, Sequence[int]], values: Values) -> Any:
-    """Something with the derivative of a product of matrices. An operand whose parts lie side by
-    side is taken part by part, so that no credit is computed for a part that asks for none."""
-    if not parts:
-        return _product(eqn, values)
-    sums, _ = eqn.params['dimension_numbers']
-    terms = []
-    for i, moving in enumerate(values):
-        other = hold(values[1 - i])
-        pairs = [(moving, other)]
-        if i in parts:
-            of_moving = lax.split(moving, parts[i], sums[i][0])
-            of_other = lax.split(other, parts[i], sums[1 - i][0])
-            pairs = list(zip(of_moving, of_other, strict=True))
-        terms += [_product(eqn, pair if i == 0 else pair[::-1]) for pair in pairs]
-    return reduce(jnp.add, terms)
-
-
-def _product(eqn: JaxprEqn, values: Values) -> Any:
-    """A product of matrices, with a derivative over many steps that suits a CPU."""
-    usual = eqn.params['precision'] is None and eqn.params['out_sharding'] is None
-    if not usual or {v.dtype for v in values} != {eqn.outvars[0].aval.dtype}:
-        return bind(eqn, values)[0]
-    of_first, of_second, out = labels_of_product(eqn)
-    return einsum_flat(*values, labels=f'{of_first},{of_second}->{out}')
 
 
 def hold(value: Any) -> Any:

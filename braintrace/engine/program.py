@@ -68,6 +68,8 @@ class Program:
     def side_by_side(self, eqn: JaxprEqn) -> dict[int, list[int]]:
         """Those operands of a product, by number, that are parts side by side along the axis that
         is summed over, and the sizes of the parts."""
+        if eqn.primitive.name != 'dot_general':
+            return {}
         (sums, _), found = eqn.params['dimension_numbers'], {}
         for i, a in enumerate(eqn.invars):
             k = self.analysis.made_by.get(a) if isinstance(a, Var) else None

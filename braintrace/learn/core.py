@@ -103,12 +103,15 @@ class Core:
                 weights, inputs, length, cotangents, here, alone, not alone, True, run.split
             )
             outcome = self.run(carried, asked)
-            totals = add(totals[0], outcome.params), add(totals[1], outcome.weights)
+            gradients = outcome.params, outcome.weights
+            if totals is not None:
+                gradients = tuple(map(add, totals, gradients))
             if run.progress:
                 advance(length, run.length)
-            return (outcome.carried, totals), outcome.outs
+            return (outcome.carried, gradients), outcome.outs
 
-        start = carried, self.nothing_yet(weights.params)
+        only_one = run.window >= run.length
+        start = carried, None if only_one else self.nothing_yet(weights.params)
         xs = list(inputs), list(cotangents), extra.steps
         (carried, totals), outs = in_blocks(block, start, xs, run.length, run.window)
         return self.to_params(weights, *totals), outs, carried
@@ -215,8 +218,8 @@ class Core:
         kept = {**carried.traces, **(made.traces or {})}
         steps = self.counted(carried.steps, window.length)
         after = Carried(window.hidden, window.other, kept, steps, carried.skipped)
-        totals = self.added(self.nothing_yet(block.weights.params), made.given)
-        return window, Outcome(after, *totals, window.outs, made.inputs)
+        gradients = self.gradients_of(made.given, block.weights.params)
+        return window, Outcome(after, *gradients, window.outs, made.inputs)
 
     def window(self, block: Block, carried: Carried, ok: Any = None) -> Window:
         """The window of a block."""
@@ -279,9 +282,20 @@ class Core:
     # ---- sums of gradients ----
 
     def nothing_yet(self, params: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-        of_params = [jnp.zeros(p.shape, p.dtype) for p in params]
-        avals = [r.w_var.aval for r in self.program.layout.relations]
-        return of_params, [jnp.zeros(w.shape, w.dtype) for w in avals]
+        """No gradients of the parameters and of the weights of relations."""
+        return self.gradients_of(Contribution(), params)
+
+    def gradients_of(
+        self, given: Contribution, params: Sequence[Any]
+    ) -> tuple[list[Any], list[Any]]:
+        """Gradients of the parameters and of the weights of relations, zeros where none is
+        given."""
+        of_params = [None] * len(params) if given.params is None else given.params
+        of_weights = [given.weights.get(r) for r in range(len(self.program.layout.relations))]
+        weights = [r.w_var.aval for r in self.program.layout.relations]
+        pairs = zip(of_params, params, strict=True), zip(of_weights, weights, strict=True)
+        filled = [[_or_zeros(a, like) for a, like in of] for of in pairs]
+        return filled[0], filled[1]
 
     @staticmethod
     def added(totals: tuple[list, list], given: Contribution) -> tuple[list[Any], list[Any]]:
@@ -335,7 +349,17 @@ def add(total: Sequence[Any], more: Sequence[Any] | None) -> list[Any]:
     return [_plus(a, b) for a, b in zip(total, more, strict=True)]
 
 
+def _or_zeros(gradient: Any, like: Any) -> Any:
+    if _is_none(gradient):
+        return jnp.zeros(like.shape, like.dtype)
+    return gradient.astype(like.dtype)
+
+
+def _is_none(gradient: Any) -> bool:
+    return gradient is None or gradient.dtype == jax.dtypes.float0
+
+
 def _plus(a: Any, b: Any) -> Any:
-    if b is None or b.dtype == jax.dtypes.float0:
+    if _is_none(b):
         return a
     return b if a is None else a + b.astype(a.dtype)

@@ -55,6 +55,11 @@ def einsum_flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     return FLAT(a, b, labels=labels)
 
 
+def new_label(*labels: str) -> str:
+    """A label that is not among these."""
+    return next(c for c in ascii_letters if c not in ''.join(labels))
+
+
 def _parts(labels: str) -> tuple[str, str, str]:
     given, out = labels.split('->')
     of_a, of_b = given.split(',')
@@ -126,7 +131,7 @@ class Einsum(BilinearPrimitive):
     def _in_batches(
         self, a: jax.Array, b: jax.Array, at_a: int | None, at_b: int | None, *, labels: str
     ) -> jax.Array:
-        new = next(c for c in ascii_letters if c not in labels)
+        new = new_label(labels)
         parts, given = [*_parts(labels)], [a, b]
         for k, axis in enumerate((at_a, at_b)):
             if axis is not None:

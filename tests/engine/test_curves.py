@@ -8,7 +8,6 @@ from inside import graph_of
 
 import braintrace
 from braintrace.engine.curves import SLOPES, curves_of
-from braintrace.engine.evaluate import VALUE_OF
 from braintrace.engine.program import Program
 from braintrace.plan.layout import lay_out
 
@@ -81,17 +80,3 @@ def test_slopes_follow_from_values(name):
     f = {'logistic': jax.nn.sigmoid, 'tanh': jnp.tanh, 'exp': jnp.exp}[name]
     x = jnp.linspace(-3, 3, 13)
     np.testing.assert_allclose(SLOPES[name](f(x)), jax.vmap(jax.grad(f))(x), rtol=1e-12)
-
-
-@pytest.mark.parametrize('axes', [(0, 0), (0, None), (None, 0)])
-def test_a_known_value_has_the_derivative_of_what_stands_beside_it(axes):
-    def known(y, x):
-        return VALUE_OF.bind(y, x**2)
-
-    given = [jnp.arange(1.0, 4) if axis == 0 else jnp.array(2.0) for axis in axes]
-    both = jax.vmap(jax.value_and_grad(known, argnums=(0, 1)), axes)
-    value, (to_y, to_x) = jax.jit(both)(*given)
-    y, x = jnp.broadcast_arrays(*given)
-    np.testing.assert_array_equal(value, y)
-    np.testing.assert_array_equal(to_x, 2 * x)
-    np.testing.assert_array_equal(to_y, 0 * y)

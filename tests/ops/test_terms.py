@@ -1,19 +1,29 @@
-"""Sums of products, written out term by term."""
+"""Sums of products in the forms that suit a CPU."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from braintrace.ops.terms import TERMS, einsum, einsum_in_terms
+from braintrace.ops.terms import TERMS, einsum, einsum_flat, einsum_in_terms
 
 SIZES = dict(S=2, b=4, i=3, j=5, n=2 * TERMS + 3, o=0)
 
 
+@pytest.mark.parametrize('form', [einsum_in_terms, einsum_flat])
 @pytest.mark.parametrize(
-    'labels', ['Sbj,Sbij->ij', 'nj,nij->ij', 'bi,bj->ij', 'ni,nj->ij', 'Sbj,Sbj->j', 'bo,bj->oj']
+    'labels',
+    [
+        'Sbj,Sbij->ij',
+        'nj,nij->ij',
+        'bi,bj->ij',
+        'ni,nj->ij',
+        'Sbj,Sbj->j',
+        'bo,bj->oj',
+        'Sbi,Sbj->ij',
+    ],
 )
-def test_it_is_an_einsum(labels):
+def test_it_is_an_einsum(labels, form):
     rng = np.random.RandomState(0)
     of_a, of_b = labels.split('->')[0].split(',')
     a, b, more = (rng.randn(*[SIZES[c] for c in of]) for of in (of_a, of_b, 'S' + of_b))
@@ -28,7 +38,7 @@ def test_it_is_an_einsum(labels):
         twice = jax.vmap(jax.grad(square, (0, 1)), (None, 0))(a, more)
         return one(a, b), jax.jit(one)(a, b), jax.vmap(one, (None, 0), -1)(a, more), twice
 
-    pairs = zip(*[jax.tree.leaves(all_of_it(f)) for f in (einsum_in_terms, einsum)], strict=True)
+    pairs = zip(*[jax.tree.leaves(all_of_it(f)) for f in (form, einsum)], strict=True)
     for found, expected in pairs:
         np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
 
@@ -36,3 +46,14 @@ def test_it_is_an_einsum(labels):
 def test_one_of_them_may_be_complex():
     a, b = jnp.arange(3.0), jnp.arange(6.0).reshape(3, 2) * (1 + 2j)
     np.testing.assert_allclose(einsum_in_terms(a, b, labels='n,nj->j'), a @ b)
+
+
+def test_nothing_is_turned_round_for_a_flat_sum():
+    a, b = jnp.ones((4, 3, 5)), jnp.ones((4, 3, 2))
+
+    def turned_round(f):
+        program = jax.jit(lambda a, b: f(a, b, labels='zbi,zbj->ij')).lower(a, b)
+        return 'transpose' in program.as_text(), program.compile().as_text().count('copy')
+
+    assert turned_round(einsum_flat) == (False, 0)
+    assert turned_round(einsum)[1] > 0
