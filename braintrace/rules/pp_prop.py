@@ -19,32 +19,30 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from ..engine.factors import Factors
-from ..engine.loop import all_steps, apart, inner, over_states, scan
+from ..engine.loop import apart, inner, over_states, scan
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..ops.axes import (
     Op,
     gradient,
-    gradient_from,
-    spread,
     spread_gradient,
-    spread_shape,
 )
 from ..plan.kept import Passage, lost_between_units, relation_of
-from ..plan.keys import INPUT, OUTPUT, TraceKey, distinct, shared, trace_type
+from ..plan.keys import OUTPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
 from ..plan.step_sizes import of_signals
-from .averages import average, corrected, correction
+from .averages import corrected, correction
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
+from .input_traces import InputTraces
 
 
 class OutputTrace(NamedTuple):
@@ -120,35 +118,21 @@ class Factorised(BlockCarrier):
         }
 
     @cached_property
-    def inputs(self) -> dict[int, TraceKey]:
-        """The key of the input trace of each relation that has one; products of one x share it."""
-        alike: dict[Any, list[int]] = {}
-        for r in sorted(self.chosen):
-            relation = self.layout.relations[r]
-            if relation.axes.x is not None:
-                is_product = relation.use.eqn.primitive.name == 'dot_general'
-                x = relation.x_var if is_product else None
-                alike.setdefault(r if x is None else x, []).append(r)
-        asked = [shared([self._input_key(r) for r in of_x]) for of_x in alike.values()]
-        keys = zip(alike.values(), distinct(asked), strict=True)
-        return {r: key for of_x, key in keys for r in of_x}
+    def averaged(self) -> InputTraces:
+        """The input traces."""
+        return InputTraces(self.layout, self.chosen, self.decay_x)
 
-    def _input_key(self, relation: int) -> TraceKey:
-        leaves = [source.leaf for source in self.layout.relations[relation].sources]
-        return TraceKey(tuple(leaves), kind=INPUT)
+    @property
+    def inputs(self) -> dict[int, TraceKey]:
+        """The key of the input trace of each relation that has one."""
+        return self.averaged.keys
 
     @property
     def groups(self) -> list[int]:
         return list(dict.fromkeys(o.group for o in self.outputs))
 
-    def _op(self, relation: int) -> Op:
-        return self.layout.relations[relation].op
-
     def init(self) -> Traces:
-        traces: Traces = {}
-        for r, key in self.inputs.items():
-            x = spread_shape(self._op(r), self.layout.relations[r].use.eqn.invars)
-            traces[key] = jnp.zeros(x.shape, trace_type(x.dtype))
+        traces = self.averaged.init()
         for key, group, feed in self.own_outputs:
             y = self.layout.relations[feed.relation].y_var.aval
             shape = self.layout.units[group].states, *y.shape
@@ -173,8 +157,11 @@ class Factorised(BlockCarrier):
             direct |= {r: along[r] for r in impure}
         met, new = self._met(old, window, credit)
         signals, late = self._signals(window.length, direct, met, steps)
-        followed, ex = self._input_traces(old, window)
-        weights = self._weights(signals, old, followed, window)
+        followed, ex = self.averaged.over(old, window)
+        of_inputs = {r: self.alike[r] for r in self.inputs}
+        weights = self.averaged.gradients(signals, of_inputs, old, followed, window)
+        for r in self.chosen - of_inputs.keys():
+            weights[r] = signals[self.alike[r]].sum(0)
         for r, first in self.alike.items():
             if first in late:
                 x = old[self.inputs[r]][None] if r in self.inputs else None
@@ -229,74 +216,6 @@ class Factorised(BlockCarrier):
                 signals[r] = signals[r].at[:-1].add(late[r][1:])
         return signals, late
 
-    def _weights(
-        self, signals: dict[int, Any], old: Traces, followed: Traces, window: Window
-    ) -> dict[int, Any]:
-        """`sum_k ex_k (x) g_k`, from the input traces that are followed step by step, or without
-        them."""
-        weights, summed = {}, {}
-        for r, first in self.alike.items():
-            if r not in self.inputs:
-                weights[r] = signals[first].sum(0)
-            elif self.inputs[r] in followed:
-                x = followed[self.inputs[r]]
-                weights[r] = spread_gradient(window.ops[r], x, signals[first])
-            else:
-                summed[r] = first
-        if summed:
-            weights |= self._by_sums_of_credit(summed, signals, old, window)
-        return weights
-
-    def _by_sums_of_credit(
-        self, summed: dict[int, int], signals: dict[int, Any], old: Traces, window: Window
-    ) -> dict[int, Any]:
-        """`sum_j x_j (x) G_j + ex_a (x) a_x G_0`, where `G_j = g_j + a_x G_{j+1}`; `summed` are
-        relations and the first that is alike."""
-        g = {first: signals[first] for first in summed.values()}
-
-        def turn(later, now):
-            G = {r: now[r] + self.decay_x * later[r] for r in now}
-            return G, G
-
-        none = {r: jnp.zeros_like(signal[0]) for r, signal in g.items()}
-        at_entry, G = scan(turn, none, g, window.length, reverse=True)
-        weights = {}
-        for r, first in summed.items():
-            before = old[self.inputs[r]], self.decay_x * at_entry[first]
-            weights[r] = gradient_from(window.ops[r], before, window.operands[r], G[first])
-        return weights
-
-    def _input_traces(self, old: Traces, window: Window) -> tuple[Traces, Traces]:
-        """Input traces at all steps, `(K, *x)`, of inputs that are arrays, and all of them at the
-        end. An average of events, or of rows of a table, is far larger than they are, so that it is
-        followed in windows of one step only."""
-        relations = {key: r for r, key in self.inputs.items()}
-        x = self._spread_inputs(window)
-        arrays = {
-            key: a
-            for key, a in x.items()
-            if window.length == 1 or self._op(relations[key]).takes_array
-        }
-
-        def turn(ex, x):
-            ex = {key: (self.decay_x * ex[key] + a).astype(ex[key].dtype) for key, a in x.items()}
-            return ex, ex
-
-        end, followed = scan(turn, {key: old[key] for key in arrays}, arrays, window.length)
-        rest = {key: a for key, a in x.items() if key not in arrays}
-        return followed, {**end, **self._averages(old, rest)}
-
-    def _averages(self, old: Traces, x: Traces) -> Traces:
-        """Input traces after some steps, `(K, *x)` each."""
-        return {key: average(self.decay_x, old[key], a) for key, a in x.items()}
-
-    def _spread_inputs(self, window: Window) -> Traces:
-        """What multiplies the weights at all steps, by the key of the input trace."""
-        return {
-            key: all_steps(partial(spread, self._op(r)), window.length, window.operands[r])
-            for r, key in self.inputs.items()
-        }
-
     def _transition(self, factors: Factors, group: int) -> jax.Array:
         if self.identity:
             return self.layout.units[group].identity
@@ -328,7 +247,7 @@ class Factorised(BlockCarrier):
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         layout = self.layout
-        axes = {key: layout.sample_axis_of_input(r, samples) for r, key in self.inputs.items()}
+        axes = self.averaged.sample_axes(samples)
         for key, _, feed in self.own_outputs:
             axes[key] = layout.sample_axis_of_output(feed.relation, samples)
         return axes
@@ -351,10 +270,10 @@ class Factorised(BlockCarrier):
     def advance(self, traces: Traces, window: Window) -> Traces:
         if not self._keeps_last:
             new = self._output_traces(traces, window, _nothing)[1]
-            return {**self._averages(traces, self._spread_inputs(window)), **new}
+            return {**self.averaged.after(traces, self.averaged.inputs(window)), **new}
         whole = self._with_last(traces)
-        x = self._spread_inputs(window)
-        new = self._averages(whole, {key: a[:-1] for key, a in x.items()})
+        x = self.averaged.inputs(window)
+        new = self.averaged.after(whole, {key: a[:-1] for key, a in x.items()})
         new |= {_last(key): a[-1] for key, a in x.items()}
         before, _ = self._output_traces(whole, window, _as_they_are)
         for key, group, feed in self.own_outputs:
