@@ -22,7 +22,8 @@ class Course(NamedTuple):
 class Moment(NamedTuple):
     """One step of a window, or all of them with the steps first: what it starts from, and what is
     known of it already: what the loop kept, what a unit's change comes back as over each detour,
-    and which samples take part."""
+    which samples take part, and the new states (none where samples are left out, which keep their
+    own)."""
 
     hidden: Values
     other: Values
@@ -30,3 +31,4 @@ class Moment(NamedTuple):
     kept: Values
     detours: Values = ()
     ok: Any = ()
+    new: Values = ()

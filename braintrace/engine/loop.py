@@ -97,6 +97,11 @@ def all_steps(f: Callable, length: int, *xs: Any) -> Any:
     return jax.tree.map(lambda a: a[None], out)
 
 
+def moved_up(before: Any, last: Any) -> Any:
+    """What is there after each step, from what was there before each and after the last."""
+    return jnp.concatenate([before[1:], last[None]])
+
+
 def _squeezed(tree: Any) -> Any:
     return jax.tree.map(lambda a: jnp.reshape(a, [n for n in jnp.shape(a) if n != 1]), tree)
 

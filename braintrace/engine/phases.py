@@ -12,12 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jax.numpy as jnp
-
 from .._jax import JaxprEqn, Var, new_jaxpr, prune, run_jaxpr
 from ..ops.families import BY_OPERAND, Family, family
 from ..step import Step
-from .loop import Loop, all_steps, scan
+from .loop import Loop, all_steps, moved_up, scan
 
 Values = Sequence[Any]
 # Others may be kernels, callbacks or loops, which are best left as they are written.
@@ -82,14 +80,9 @@ class Phases:
         start = list(hidden), list(other)
         end, (before, before_other, kept) = scan(turn, start, (inputs, decided), length)
         last, old = [*end[0], *end[1]], [*before, *before_other]
-        new = [_moved_up(old[i], last[i]) for i in self._again]
+        new = [moved_up(old[i], last[i]) for i in self._again]
         made = all_steps(late, length, before, before_other, inputs, decided, new, kept)
         return end, (before, before_other, made[: self._outs], made[self._outs :])
-
-
-def _moved_up(before: Any, last: Any) -> Any:
-    """What is there after each step, from what was there before each and after the last."""
-    return jnp.concatenate([before[1:], last[None]])
 
 
 def _over_steps(eqn: JaxprEqn) -> bool:

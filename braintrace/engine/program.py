@@ -61,6 +61,13 @@ class Program:
         return [*self.products, *curves_of(self.step, self.products)]
 
     @cached_property
+    def renewed(self) -> dict[int, Var]:
+        """The new states that equations make, by the number of their leaf: known, since the next
+        step has them as its old ones."""
+        outs = enumerate(self.step.hidden_outs)
+        return {i: v for i, v in outs if v in self.analysis.made_by and is_float(v)}
+
+    @cached_property
     def weight_operand(self) -> dict[Var, int]:
         """By the output of a use, which operand of its equation is the weight."""
         return {use.y[0]: use.operand for use in self.analysis.uses}

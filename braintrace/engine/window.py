@@ -28,7 +28,7 @@ from .evaluate import (
     floats_of,
 )
 from .factors import Factors
-from .loop import all_steps, scan
+from .loop import all_steps, moved_up, scan
 from .program import Program
 from .split import TOGETHER, Split
 
@@ -150,8 +150,15 @@ class Window:
     def moments(self) -> Moment:
         """All steps, each with what is known of it."""
         detours = [self._comes_back(d) for d in self.program.detours]
-        inputs = self.given.inputs
-        return Moment(self.before, self.before_other, inputs, self.kept, detours, self._ok)
+        state, inputs = (self.before, self.before_other), self.given.inputs
+        return Moment(*state, inputs, self.kept, detours, self._ok, self._new_states)
+
+    @property
+    def _new_states(self) -> list[Any]:
+        """The states after all steps, those of `program.renewed`."""
+        if self.given.spared is not None:
+            return []
+        return [moved_up(self.before[i], self.hidden[i]) for i in self.program.renewed]
 
     @cached_property
     def first_moment(self) -> Moment:
@@ -170,8 +177,10 @@ class Window:
         return Given(self.given.captured, params, *state, self._spared(moment.ok))
 
     def known(self, moment: Moment) -> Mapping[Var, Any]:
-        """What the loop kept of one step, by variable."""
-        return dict(zip(self.program.kept, moment.kept, strict=True))
+        """What is known of one step, by variable: what the loop kept, and the new states."""
+        kept = dict(zip(self.program.kept, moment.kept, strict=True))
+        new = self.program.renewed.values() if self.given.spared is None else ()
+        return dict(zip(new, moment.new, strict=True)) | kept
 
     def detours(self, moment: Moment) -> Mapping[Detour, Any]:
         """What a unit's change comes back as in one step, by detour."""
