@@ -62,10 +62,11 @@ class Program:
 
     @cached_property
     def renewed(self) -> dict[int, Var]:
-        """The new states that equations make, by the number of their leaf: known, since the next
-        step has them as its old ones."""
+        """The new states, by the number of their leaf, that are the one output of an equation. They
+        are known, since the next step has them as its old ones."""
+        made = {v for e in self.analysis.eqns if len(e.outvars) == 1 for v in e.outvars}
         outs = enumerate(self.step.hidden_outs)
-        return {i: v for i, v in outs if v in self.analysis.made_by and is_float(v)}
+        return {i: v for i, v in outs if v in made and is_float(v)}
 
     @cached_property
     def weight_operand(self) -> dict[Var, int]:

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import braintrace
 from braintrace.engine.known import LIKE, known
 
 RNG = np.random.default_rng(0)
@@ -43,3 +44,27 @@ def test_a_known_product_has_its_derivative(side_by_side):
         expected = slopes(lambda x, w, y: x @ w, x, axis)
         for found, true in zip(slopes(value, x, axis), expected, strict=True):
             np.testing.assert_allclose(found, true, rtol=1e-12)
+
+
+def leaky(w, h, x):
+    return 0.5 * h + x @ w
+
+
+def half_of_a_split(w, h, x):
+    new, _ = jnp.split(jnp.concatenate([0.5 * h, h], -1) + x @ jnp.concatenate([w, w], -1), 2, -1)
+    return new
+
+
+@pytest.mark.parametrize('cell', [leaky, half_of_a_split])
+def test_gradients_where_the_new_state_is_known_and_where_it_is_not(cell):
+    W, H, X = (RNG.standard_normal(shape) for shape in ((3, 4), (2, 4), (7, 2, 3)))
+
+    def step(w, h, x):
+        new = cell(w, h, x)
+        return new, (new**3).sum()
+
+    learner = braintrace.compile(step, 'd_rtrl', W, H, X[0])
+    grads, *_ = learner.grad(jnp.sum, W, learner.init(W, H), X, window=3)
+    expected = jax.grad(lambda w: jax.lax.scan(lambda h, x: step(w, h, x), H, X)[1].mean())(W)
+    np.testing.assert_allclose(grads[0], expected, rtol=1e-12)
+    assert np.abs(expected).max() > 0.01
