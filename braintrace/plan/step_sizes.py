@@ -17,7 +17,8 @@ def bytes_of(*variables: Var) -> int:
 
 
 def of_operands(layout: Layout) -> int:
-    """What multiplies the weights of relations, once more where a product turns it round."""
+    """What multiplies the weights of relations, once more where a product turns it round or where
+    it is averaged."""
     with_x = {r.x_var: r for r in layout.relations if r.x_var is not None}
     return sum(bytes_of(x) * (2 if r.op.gradient is None else 1) for x, r in with_x.items())
 
