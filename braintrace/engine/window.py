@@ -239,7 +239,7 @@ class Window:
     @cached_property
     def ops(self) -> list[Op]:
         """The op of each relation, with its arrays among the values of this program."""
-        return linked_ops(self.layout, self.given.captured)
+        return self.layout.linked_ops(self.given.captured)
 
     @cached_property
     def operands(self) -> list[Any]:
@@ -388,16 +388,3 @@ def _stand_in(input_vars: Sequence[Var], given: Given) -> Given:
         return [spared._replace(ok=ok).stand_in(v, a) for v, a in pairs]
 
     return given._replace(inputs=jax.vmap(one)(spared.ok, list(given.inputs)))
-
-
-def linked_ops(layout: Layout, captured: Values) -> list[Op]:
-    """The op of each relation, with its arrays taken from the values that the step captured."""
-    values = dict(zip(layout.graph.step.captured_vars, captured, strict=True))
-
-    def linked(use: Use) -> Op:
-        assert use.op is not None
-        if use.op.with_arrays is None:
-            return use.op
-        return use.op.with_arrays([values[v] for v in use.links])
-
-    return [linked(r.use) for r in layout.relations]

@@ -21,6 +21,7 @@ from ..graph.index_maps import Maps, along
 from ..graph.relations import Relation
 from ..graph.samples import Samples
 from ..graph.uses import Use
+from ..ops.axes import Op
 from . import readers
 from .keys import TraceKey, distinct, trace_type
 from .self_paths import SelfPaths, find_self_paths, give_whole_diagonal
@@ -205,10 +206,17 @@ class Layout:
         has no way into that."""
         return {g: self._transitions(g) for g in self.units}
 
-    def is_steady(self, group: int) -> bool:
-        """Whether the states of a group act on each other in the same way in all steps."""
-        entries = [s for row in self.steady_transitions[group] for s in row]
-        return all(s is None or s.steps for s in entries)
+    def linked_ops(self, captured: Sequence[Any]) -> list[Op]:
+        """The op of each relation, with its arrays taken from the values that the step captured."""
+        values = dict(zip(self.graph.step.captured_vars, captured, strict=True))
+
+        def linked(use: Use) -> Op:
+            assert use.op is not None
+            if use.op.with_arrays is None:
+                return use.op
+            return use.op.with_arrays([values[v] for v in use.links])
+
+        return [linked(r.use) for r in self.relations]
 
     def _transitions(self, group: int) -> list[list[Steady | None]]:
         units, analysis = self.units[group], self.graph.analysis
