@@ -6,8 +6,8 @@
 import pathlib
 import sys
 
+from lockstep import Worker, measured
 from page import table_row, with_section
-from run import measure
 
 SIZES = (2_000, 1e5), (20_000, 2e6), (138_639, 15.1e6)
 RULES = 'D_RTRL', 'D_RTRL, fresh', 'pp_prop'
@@ -33,7 +33,7 @@ def main(ours, reference, page=None):
 
         def row(library, case, size=size):
             python = ours if library == 'ours' else reference
-            [made] = measure(python, library, 'brain.py', case, *size)
+            [[made]] = measured(Worker(python, library, 'brain.py', case, *size))
             return made
 
         forward = row('ours', 'forward')
