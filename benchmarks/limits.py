@@ -95,6 +95,10 @@ def _products_of(eqn):
         (contracted, _), _ = eqn.params['dimension_numbers']
         summed = np.prod([eqn.invars[0].aval.shape[a] for a in contracted])
         return 2 * int(summed) * eqn.outvars[0].aval.size
+    if eqn.primitive.name.startswith('einsum'):  # one of ours
+        of_operands = eqn.params['labels'].split('->')[0].replace(',', '')
+        lengths = [n for a in eqn.invars for n in a.aval.shape]
+        return 2 * int(np.prod([*dict(zip(of_operands, lengths, strict=True)).values()]))
     if eqn.primitive.name == 'cond':
         return max(products(branch.jaxpr) for branch in eqn.params['branches'])
     inside = [getattr(j, 'jaxpr', j) for j in eqn.params.values()]
