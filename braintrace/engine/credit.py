@@ -201,11 +201,14 @@ def from_signals(window: Window, signals: Sequence[Any]) -> tuple[list[Any], lis
     step, relations = window.program.step, window.layout.relations
     floats = [i for i, v in enumerate(step.hidden_vars) if is_float(v)]
 
-    def new_floats(cuts, added, moving):
-        return new_hidden(window, window.moments, cuts, added, moving, floats)
+    def one(moment: Moment, signals):
+        def new_floats(cuts, added, moving):
+            return new_hidden(window, moment, cuts, added, moving, floats)
 
-    added = dict(enumerate(window.zeros_at([r.y_var for r in relations])))
-    values, pull = pull_both(window, new_floats, added, list(window.before))
-    given = [signals[i].astype(v.dtype) for i, v in zip(floats, values, strict=True)]
-    at_y, at_hidden = pull(given)
+        ys = enumerate(r.y_var.aval for r in relations)
+        added = {r: jnp.zeros(y.shape, y.dtype) for r, y in ys}
+        values, pull = pull_both(window, new_floats, added, list(moment.hidden))
+        return pull([a.astype(v.dtype) for a, v in zip(signals, values, strict=True)])
+
+    at_y, at_hidden = window.over_steps(one, [signals[i] for i in floats])
     return [at_y[r] for r in range(len(relations))], at_hidden

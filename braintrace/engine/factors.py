@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
@@ -29,146 +29,159 @@ if TYPE_CHECKING:
 
 
 class OfGroup(NamedTuple):
-    """The factors of one group: `D` of shape (K, new states, old states, *units), and by relation,
-    for each colour of units, `df` of shape (K, new states, *y)."""
+    """The factors of one group in a step, entry by entry: `D[new state][old state]` of the shape of
+    the units, and by relation, for each colour of units, `df[new state]` of that of y."""
 
-    D: jax.Array
-    df: dict[int, list[jax.Array]]
+    D: Entries
+    df: dict[int, list[list[jax.Array]]]
 
 
 class Factors:
-    """The factors of all groups of a window, for the new states that `rows_of(group)` names, in all
-    steps or in those `moments`."""
+    """The factors of all groups of a window, for the new states that `rows_of(group)` names: in all
+    steps, with the steps first, or in one `moment`, without an axis of steps."""
 
     def __init__(
         self,
         window: Window,
         rows_of: Callable[[int], Sequence[Row]],
-        moments: Moment | None = None,
+        moment: Moment | None = None,
     ):
-        self._window, self._rows_of, self._moments = window, rows_of, moments
+        self._window, self._rows_of, self._moment = window, rows_of, moment
 
     def in_step(self, moment: Moment) -> Factors:
-        """Those of one step, with an axis of steps. A loop that needs them at each of its turns has
-        them so without writing them down."""
-        return Factors(self._window, self._rows_of, jax.tree.map(lambda a: a[None], moment))
+        """Those of one step. A loop that needs them at each of its turns has them so without
+        writing them down."""
+        return Factors(self._window, self._rows_of, moment)
 
     @cached_property
     def _of_groups(self) -> dict[int, OfGroup]:
-        moments = self._window.moments if self._moments is None else self._moments
         rows = {g: self._rows_of(g) for g in self._window.layout.units}
-        pulled = partial(pull_units, self._window, moments)
-        return {g: pulled(g, of_group) for g, of_group in rows.items() if of_group}
+
+        def one(moment: Moment) -> dict[int, OfGroup]:
+            pulled = partial(pull_units, self._window, moment)
+            return {g: pulled(g, of_group) for g, of_group in rows.items() if of_group}
+
+        return self._window.over_steps(one) if self._moment is None else one(self._moment)
 
     @cached_property
     def _in_first_step(self) -> dict[int, OfGroup]:
-        return Factors(self._window, self._rows_of, self._window.first_moment)._of_groups
+        return self.in_step(self._window.moment(0))._of_groups
 
-    def transition(self, group: int) -> jax.Array:
-        """`D[k, a, b, unit]`, the derivative of new state `a` by old carried state `b` of the same
-        unit."""
+    @property
+    def _states_axis(self) -> int:
+        return 1 if self._moment is None else 0
+
+    def entries(self, group: int) -> Entries:
+        """`D[a][b]`, the derivative of new state `a` by old carried state `b` of the same unit."""
         return self._of_groups[group].D
 
-    def least_transition(self, group: int) -> Entries:
-        """The same entry by entry, see `entries`."""
+    def transition(self, group: int) -> jax.Array:
+        """The same in one array, `D[k, a, b, unit]`."""
+        rows = [jnp.stack(row, self._states_axis) for row in self.entries(group)]
+        return jnp.stack(rows, self._states_axis)
+
+    def least_entries(self, group: int) -> Entries:
+        """The entries with an axis of length one where they do not change, see `entries`."""
 
         def entry(steady: Steady | None, a: int, b: int) -> Any:
             if steady is None:
                 return None
             if steady.steps and self._repeats:
-                return steady.of_first_step(self._in_first_step[group].D[:, a, b], 1)
-            return self.transition(group)[:, a, b]
+                return steady.of_one_step(self._in_first_step[group].D[a][b])[None]
+            return self.entries(group)[a][b]
 
         rows = self._window.layout.steady_transitions[group]
         return [[entry(s, a, b) for b, s in enumerate(row)] for a, row in enumerate(rows)]
 
-    def least_slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
-        """`slope` with an axis of length one where it is the same in all steps, for all samples,
-        or for all units."""
+    def slopes(self, relation: int, group: int, unit: np.ndarray) -> list[Any]:
+        """`df[a]`, the derivative of new state `a`, of the unit that `unit` names for an element of
+        y, by that element."""
+        by_colour = self._of_groups[group].df[relation]
+        if len(by_colour) == 1:
+            return by_colour[0]
+        colours = self._window.layout.units[group].colours.ravel()[unit.clip(0)]
+        there = unit >= 0
+
+        def of_state(of_colours: Sequence[Any]) -> Any:
+            return sum(jnp.where((colours == c) & there, df, 0) for c, df in enumerate(of_colours))
+
+        return [of_state(of_colours) for of_colours in zip(*by_colour, strict=True)]
+
+    def slope(self, relation: int, group: int, unit: np.ndarray) -> jax.Array:
+        """The same in one array, `df[k, a, y]`."""
+        return jnp.stack(self.slopes(relation, group, unit), self._states_axis)
+
+    def least_slopes(self, relation: int, group: int, unit: np.ndarray) -> list[Any]:
+        """`slopes` with an axis of length one where they are the same in all steps, for all
+        samples, or for all units."""
         steady = self._window.layout.steady_slopes[relation, group]
         if not (steady.steps and self._repeats):
-            return self.slope(relation, group, unit)
+            return self.slopes(relation, group, unit)
         [df] = self._in_first_step[group].df[relation]
-        return steady.of_first_step(df, 2)
+        return [steady.of_one_step(a)[None] for a in df]
 
     @property
     def _repeats(self) -> bool:
         """Whether there are several steps, in all of which everyone takes part."""
         return self._window.length > 1 and self._window.given.spared is None
 
-    def slope(self, relation: int, group: int, unit: np.ndarray) -> Any:
-        """`df[k, a, y]`, the derivative of new state `a`, of the unit that `unit` names for an
-        element of y, by that element."""
-        by_colour = self._of_groups[group].df[relation]
-        if len(by_colour) == 1:
-            return by_colour[0]
-        colours = self._window.layout.units[group].colours.ravel()[unit.clip(0)]
-        there = unit >= 0
-        chosen = [jnp.where((colours == c) & there, df, 0) for c, df in enumerate(by_colour)]
-        return sum(chosen)
 
-
-def pull_units(window: Window, moments: Moment, group: int, new_rows: Sequence[Row]) -> OfGroup:
-    """The factors of one group in some steps, by pulls from each of these new states."""
+def pull_units(window: Window, moment: Moment, group: int, new_rows: Sequence[Row]) -> OfGroup:
+    """The factors of one group in a step, by pulls from each of these new states."""
     layout, program = window.layout, window.program
     units = layout.units[group]
     leaf_of = {v: i for i, v in enumerate(program.step.hidden_vars)}
     mine = sorted({f.relation for s in layout.slots_of(group) for f in s.feeds})
     colours = range(units.number_of_colours)
-    before = moments.hidden
     ys = {r: layout.relations[r].y_var.aval for r in mine}
-    added = {r: jnp.zeros((len(before[0]), *y.shape), y.dtype) for r, y in ys.items()}
-    moving = {i: before[i] for i in units.leaves}
-    D: list[Any] = []
+    added = {r: jnp.zeros(y.shape, y.dtype) for r, y in ys.items()}
+    moving = {i: moment.hidden[i] for i in units.leaves}
+    D: Entries = []
     df: dict[int, list[list]] = {r: [[] for _ in colours] for r in mine}
     for row in new_rows:
 
         def new_state(cuts, added, moving, row=row):
-            leaf = leaf_of[row.old]
-            [new] = new_hidden(window, moments, cuts, added, combine(moving, before), [leaf])
+            old = combine(moving, moment.hidden)
+            [new] = new_hidden(window, moment, cuts, added, old, [leaf_of[row.old]])
             return row.of(new)
 
         value, pull = pull_both(window, new_state, added, moving)
-        total: Any = 0.0
+        by_colour = []
         for c in colours:
             ones, chosen = jnp.ones_like(value), units.colours == c
             dy, dh = pull(ones if len(colours) == 1 else ones * chosen)
             for r in mine:
                 df[r][c].append(dy[r])
             pairs = zip(units.rows, units.leaves, strict=True)
-            blocks = jnp.stack([other.credit(dh[i]) for other, i in pairs], 1)
-            total = total + (blocks if len(colours) == 1 else jnp.where(chosen, blocks, 0))
-        D.append(total)
-    stacked = {r: [jnp.stack(rows, 1) for rows in by_colour] for r, by_colour in df.items()}
-    return OfGroup(jnp.stack(D, 1), stacked)
+            slopes = [old.credit(dh[i]) for old, i in pairs]
+            by_colour.append(
+                slopes if len(colours) == 1 else [jnp.where(chosen, a, 0) for a in slopes]
+            )
+        D.append([reduce(jnp.add, of_colours) for of_colours in zip(*by_colour, strict=True)])
+    return OfGroup(D, df)
 
 
 def new_hidden(
     window: Window,
-    moments: Moment,
+    moment: Moment,
     cuts: Cuts,
     added: dict[int, Any],
     moving: Sequence[Any],
     leaves: Sequence[int],
 ) -> list[Any]:
-    """Some of the new hidden leaves, by number, in some steps, as functions of the old ones
+    """Some of the new hidden leaves, by number, of one step, as functions of the old ones
     (`moving`) and of what is added to the outputs of relations, along position-wise paths."""
     program, layout = window.program, window.layout
     wanted = [program.step.hidden_outs[i] for i in leaves]
-
-    def one(moment: Moment, added, moving):
-        overrides = Overrides(known=window.known(moment))
-        track = Track(
-            start=dict(zip(program.step.hidden_vars, moving, strict=True)),
-            added={layout.relations[r].y_var: a for r, a in added.items()},
-            cuts=cuts,
-            detours=window.detours(moment),
-            overrides=overrides,
-        )
-        values = evaluate(program, window.at(moment), track, overrides, wanted)
-        return values.on_track(wanted)
-
-    return window.over_steps(one, added, list(moving), moments=moments)
+    overrides = Overrides(known=window.known(moment))
+    track = Track(
+        start=dict(zip(program.step.hidden_vars, moving, strict=True)),
+        added={layout.relations[r].y_var: a for r, a in added.items()},
+        cuts=cuts,
+        detours=window.detours(moment),
+        overrides=overrides,
+    )
+    return evaluate(program, window.at(moment), track, overrides, wanted).on_track(wanted)
 
 
 def pull_both(

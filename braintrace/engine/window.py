@@ -160,15 +160,13 @@ class Window:
             return []
         return [moved_up(self.before[i], self.hidden[i]) for i in self.program.renewed]
 
-    @cached_property
-    def first_moment(self) -> Moment:
-        """The first step alone, with the steps first as in `moments`."""
-        return jax.tree.map(lambda a: a[:1], self.moments)
+    def moment(self, k: int) -> Moment:
+        """One of the steps, without an axis of steps."""
+        return jax.tree.map(lambda a: a[k], self.moments)
 
-    def over_steps(self, f: Callable, *moving: Any, moments: Moment | None = None) -> Any:
-        """`f(moment, *moving of that step)` for all steps at once, or for some of them."""
-        moments = self.moments if moments is None else moments
-        return all_steps(f, len(moments.hidden[0]), moments, *moving)
+    def over_steps(self, f: Callable, *moving: Any) -> Any:
+        """`f(moment, *moving of that step)` for all steps at once."""
+        return all_steps(f, self.length, self.moments, *moving)
 
     def at(self, moment: Moment, params: Values | None = None) -> Given:
         """What one step starts from."""

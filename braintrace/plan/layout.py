@@ -127,11 +127,11 @@ class Units:
         return jnp.stack(parts, axis)
 
     @property
-    def identity(self) -> jax.Array:
-        """A transition `(1, states, states, *units)` that keeps every carried state as it is, with
-        axes of length one for the units."""
-        eye = jnp.eye(self.states, dtype=real_dtype(self.dtype))
-        return eye.reshape(1, *eye.shape, *[1] * len(self.shape))
+    def identity(self) -> list[list[np.ndarray]]:
+        """A transition `D[a][b]` that keeps every carried state as it is, with axes of length one
+        for the units."""
+        ones, states = np.ones([1] * len(self.shape), real_dtype(self.dtype)), range(self.states)
+        return [[ones if a == b else 0 * ones for b in states] for a in states]
 
 
 @dataclass(frozen=True, eq=False)

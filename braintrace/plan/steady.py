@@ -24,13 +24,11 @@ class Steady(NamedTuple):
     first: bool = False
     everywhere: bool = False
 
-    def of_first_step(self, a: jax.Array, lead: int) -> jax.Array:
-        """Slopes of one step, with `lead` axes before the first of what they belong to, without
-        repetition along these."""
+    def of_one_step(self, a: jax.Array) -> jax.Array:
+        """Slopes of one step, without repetition along these axes."""
         if self.everywhere:
-            return a[(..., *[slice(0, 1)] * (a.ndim - lead))]
-        is_there = self.first and a.ndim > lead
-        return jax.lax.slice_in_dim(a, 0, 1, axis=lead) if is_there else a
+            return a[(slice(0, 1),) * a.ndim]
+        return a[:1] if self.first and a.ndim else a
 
 
 MOVING = Steady()

@@ -33,14 +33,12 @@ class Backwards(NamedTuple):
     Q: Any
     Q_entry: Any
 
-    def arrived(self, f: Feed, df: jax.Array) -> list[jax.Array]:
-        """`Q_k df_k`, what an output of step k has become at the end of the window, (K, *y) for
-        each state, from its slopes `df`, (K, states, *y). An axis along which it does not change
-        has length one."""
-        slopes = [jax.lax.index_in_dim(df, b, 1, False) for b in range(df.shape[1])]
+    def arrived(self, f: Feed, df: list[Any]) -> list[jax.Array]:
+        """`Q_k df_k`, what an output of step k has become at the end of the window, from its slopes
+        `df`; all (K, *y) for each state. An axis along which it does not change has length one."""
 
         def of_state(row: list[Any]) -> jax.Array:
-            ways = [f.at_y(q) * d for q, d in zip(row, slopes, strict=True) if q is not None]
+            ways = [f.at_y(q) * d for q, d in zip(row, df, strict=True) if q is not None]
             return reduce(jnp.add, ways)
 
         return [of_state(row) for row in self.Q]

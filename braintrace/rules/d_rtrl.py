@@ -88,7 +88,7 @@ class PositionWise(PartCarrier):
             return self.leak.transition(window, group)
         if self.layout.scope is Scope.COUPLED:
             return apart(diagonal(window, group), 2)
-        return window.factors.least_transition(group)
+        return window.factors.least_entries(group)
 
     def kept(self, s: Slot) -> SlotTrace:
         """How the trace of a slot is kept."""
@@ -150,9 +150,9 @@ class PositionWise(PartCarrier):
             backs[group] = back = backwards(D, c, keep, later.get(group))
             for s in self.slots_of(group):
                 for f in s.feeds:
-                    df = window.factors.least_slope(f.relation, group, f.unit)
+                    df = window.factors.least_slopes(f.relation, group, f.unit)
                     mu = [f.at_y(a) for a in apart(back.mu, 1)]
-                    dy[f.relation] = dy[f.relation] + inner(apart(df, 1), mu)
+                    dy[f.relation] = dy[f.relation] + inner(df, mu)
         return dy, backs
 
     def _renews(self, s: Slot) -> bool:
@@ -167,7 +167,7 @@ class PositionWise(PartCarrier):
     ) -> tuple[Any, Any]:
         """The gradient of a weight and its trace after a block."""
         [f] = s.feeds
-        arrived = back.arrived(f, window.factors.slope(f.relation, s.group, f.unit))
+        arrived = back.arrived(f, window.factors.slopes(f.relation, s.group, f.unit))
         q = jnp.stack([f.at_all(a) for a in arrived], 1)
         units = self.layout.units[s.group]
         Q = f.at_y(whole(back.Q_entry, units.shape, 0, units.dtype))

@@ -70,12 +70,13 @@ class LastStep(SlotTrace):
 
     def advance(self, traces: Traces | None, window: Window, back: Backwards) -> Traces:
         last: Traces = {}
+        factors = window.factors.in_step(window.moment(-1))
         for k, f in enumerate(self.slot.feeds):
             of_x, of_f = self._keys(k)
             x = window.operands[f.relation]
             if x is not None:
                 x = spread(self.layout.relations[f.relation].op, x[-1])
                 last[of_x] = x.astype(trace_type(x.dtype))
-            slope = window.factors.slope(f.relation, self.slot.group, f.unit)[-1]
+            slope = factors.slope(f.relation, self.slot.group, f.unit)
             last[of_f] = slope.astype(trace_type(slope.dtype))
         return last

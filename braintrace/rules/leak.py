@@ -35,7 +35,7 @@ class Leak:
         units, leak = window.layout.units[group], self.of_group[group]
         states = range(units.states)
         if leak is None:
-            own = window.factors.least_transition(group)
+            own = window.factors.least_entries(group)
             return [[own[a][b] if a == b else None for b in states] for a in states]
         number = jnp.asarray(leak, real_dtype(units.dtype))
         of_one_step = number.reshape(*[1] * (1 + len(units.shape) - number.ndim), *number.shape)

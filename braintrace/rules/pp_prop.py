@@ -25,6 +25,7 @@ from typing import Any, ClassVar, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from ..engine.entries import Entries
 from ..engine.factors import Factors
 from ..engine.loop import apart, inner, over_states, scan
 from ..engine.window import Window
@@ -40,7 +41,7 @@ from ..plan.keys import OUTPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Feed, Layout
 from ..plan.slopes import constant_slope, is_leak
 from ..plan.step_sizes import of_signals
-from .averages import corrected, correction
+from .averages import correction
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .input_traces import InputTraces
 
@@ -155,8 +156,7 @@ class Factorised(BlockCarrier):
         if impure:
             along = credit.along_units()
             direct |= {r: along[r] for r in impure}
-        met, new = self._met(old, window, credit)
-        signals, late = self._signals(window.length, direct, met, steps)
+        signals, late, new = self._signals(old, window, credit, direct, steps)
         followed, ex = self.averaged.over(old, window)
         of_inputs = {r: self.alike[r] for r in self.inputs}
         weights = self.averaged.gradients(signals, of_inputs, old, followed, window)
@@ -171,19 +171,34 @@ class Factorised(BlockCarrier):
             weights[r] = weights[r] + gradient(window.ops[r], window.operands[r], rest)
         return Contribution(weights), {**ex, **new} if keep else None
 
-    def _met(self, old: Traces, window: Window, credit: Credit) -> tuple[list[dict], Traces]:
-        """What credit meets in the output traces before each step, by relation, `(K, *y)`: that of
-        the states after it and, where there is any, that of the states before it; and the traces at
-        the end."""
+    def _signals(
+        self, old: Traces, window: Window, credit: Credit, direct: dict[int, Any], steps: Any
+    ) -> tuple[dict[int, Any], dict[int, Any], Traces]:
+        """`s_k . ef_k`, corrected, for one of the relations that are alike, `(K, *y)`; what outputs
+        take from the state before a step, which belongs to the step before; and the output traces
+        at the end."""
         leaves = [credit.signals(False) if self.identity else credit.hidden]
         if credit.past is not None:
             leaves.append(credit.past)
         given = [self._apart_by_group(of_leaves) for of_leaves in leaves]
+        now = steps + jnp.arange(window.length)
+        lacks = [correction(self.decay_f, now - late) for late in range(len(given))]
+        at_y = {r: direct[r] for r in self.alike.values()}
 
-        def meet(traces: Traces, given: list[dict]) -> list[dict]:
-            return [self._met_by_relation(traces, credit) for credit in given]
+        def meet(traces: Traces, x: tuple) -> list[dict]:
+            at_y, given, lacks = x
+            met, *late = [self._met_by_relation(traces, credit) for credit in given]
+            signals = {
+                r: (1 - self.decay_f) * a + self.decay_f * met.get(r, 0) for r, a in at_y.items()
+            }
+            pairs = zip([signals, *late], lacks, strict=True)
+            return [{r: a / lack.astype(a.dtype) for r, a in of.items()} for of, lack in pairs]
 
-        return self._output_traces(old, window, meet, given)
+        made, new = self._output_traces(old, window, meet, (at_y, given, lacks))
+        signals, late = made if len(made) > 1 else (*made, {})
+        for r, a in late.items():
+            signals[r] = signals[r].at[:-1].add(a[1:])
+        return signals, late, new
 
     def _apart_by_group(self, leaves: list[Any]) -> dict[int, list[Any]]:
         """Credit of hidden leaves at all steps, state by state for each group."""
@@ -201,25 +216,11 @@ class Factorised(BlockCarrier):
                 met[r] = met.get(r, 0) + inner(at_y, traces[key])
         return met
 
-    def _signals(
-        self, length: int, direct: dict[int, Any], met: list[dict], steps: Any
-    ) -> tuple[dict[int, Any], dict[int, Any]]:
-        """`s_k . ef_k`, corrected, for one of the relations that are alike; and what outputs take
-        from the state before a step, which belongs to the step before."""
-        now = steps + jnp.arange(length)
-        signals, late = {}, {}
-        for r in dict.fromkeys(self.alike.values()):
-            signal = (1 - self.decay_f) * direct[r] + self.decay_f * met[0].get(r, 0)
-            signals[r] = corrected(signal, self.decay_f, now)
-            if len(met) > 1:
-                late[r] = corrected(met[1].get(r, jnp.zeros_like(signal)), self.decay_f, now - 1)
-                signals[r] = signals[r].at[:-1].add(late[r][1:])
-        return signals, late
-
-    def _transition(self, factors: Factors, group: int) -> jax.Array:
+    def _transition(self, factors: Factors, group: int) -> Entries:
+        """`D[a][b]` of a step as this rule sees it."""
         if self.identity:
             return self.layout.units[group].identity
-        return factors.transition(group)
+        return factors.entries(group)
 
     def _output_traces(
         self, traces: Traces, window: Window, seen: Callable[[Traces, Any], Any], xs: Any = ()
@@ -230,15 +231,14 @@ class Factorised(BlockCarrier):
         def turn(old, at):
             moment, x = at
             factors, new = window.factors.in_step(moment), {}
-            D = {group: apart(self._transition(factors, group), 2) for group in self.groups}
+            D = {group: self._transition(factors, group) for group in self.groups}
             for key, group, feed in self.own_outputs:
-                df = apart(factors.slope(feed.relation, group, feed.unit), 1)
-                moved = [inner([feed.at_y(d) for d in row], old[key][:, None]) for row in D[group]]
+                df = factors.slopes(feed.relation, group, feed.unit)
                 grown = [
-                    self.decay_f * m + (1 - self.decay_f) * slope
-                    for m, slope in zip(moved, df, strict=True)
+                    self.decay_f * moved + (1 - self.decay_f) * slope
+                    for moved, slope in zip(_moved_on(D[group], feed, old[key]), df, strict=True)
                 ]
-                new[key] = jnp.concatenate(grown).astype(old[key].dtype)
+                new[key] = jnp.stack(grown).astype(old[key].dtype)
             return new, seen(old, x)
 
         start = {o.key: traces[o.key] for o in self.own_outputs}
@@ -276,10 +276,11 @@ class Factorised(BlockCarrier):
         new = self.averaged.after(whole, {key: a[:-1] for key, a in x.items()})
         new |= {_last(key): a[-1] for key, a in x.items()}
         before, _ = self._output_traces(whole, window, _as_they_are)
+        last = window.factors.in_step(window.moment(-1))
         for key, group, feed in self.own_outputs:
-            D = self._transition(window.factors, group)[-1]
-            new[key] = over_states(feed.at_y(D), before[key][-1][None], 1)
-            new[_last(key)] = window.factors.slope(feed.relation, group, feed.unit)[-1]
+            D = self._transition(last, group)
+            new[key] = jnp.stack(_moved_on(D, feed, before[key][-1]))
+            new[_last(key)] = last.slope(feed.relation, group, feed.unit)
         return {key: trace.astype(traces[key].dtype) for key, trace in new.items()}
 
     def _with_last(self, traces: Traces) -> Traces:
@@ -324,6 +325,11 @@ def _nothing(traces: Traces, x: Any) -> None:
 def _as_they_are(traces: Traces, x: Any) -> Traces:
     """All is seen."""
     return traces
+
+
+def _moved_on(D: Entries, feed: Feed, ef: jax.Array) -> list[jax.Array]:
+    """`D ef` of one step, state by state."""
+    return [inner([feed.at_y(d) for d in row], list(ef)) for row in D]
 
 
 def _last(key: TraceKey) -> TraceKey:

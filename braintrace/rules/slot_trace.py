@@ -74,7 +74,7 @@ class WholeTrace(SlotTrace):
             rows = self._moved_on(traces[s.key], window.ops[s.relation], back.Q_entry)
         for f in s.feeds:
             op = window.ops[f.relation]
-            df = window.factors.least_slope(f.relation, s.group, f.unit)
+            df = window.factors.least_slopes(f.relation, s.group, f.unit)
             arrived = [a if op.plain else f.at_all(a) for a in back.arrived(f, df)]
             added = _outer_by_state(op, window.operands[f.relation], arrived)
             rows = [row + more for row, more in zip(rows, added, strict=True)]

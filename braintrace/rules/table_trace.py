@@ -103,7 +103,7 @@ class TableTrace(SlotTrace):
         key, [f] = self.slot.key, self.slot.feeds
         traces = self.init() if traces is None else traces
         x = window.operands[f.relation]
-        slopes = window.factors.slope(f.relation, self.slot.group, f.unit)
+        slopes = window.factors.slopes(f.relation, self.slot.group, f.unit)
         arrived = jnp.stack([f.at_all(a) for a in back.arrived(f, slopes)], 1)
         units = self.layout.units[self.slot.group]
         Q = f.at_y(whole(back.Q_entry, units.shape, 0, units.dtype))
