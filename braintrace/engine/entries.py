@@ -36,12 +36,12 @@ def product(Q: Entries, D: Entries) -> Entries:
     return [[entry(a, b) for b in states] for a in states]
 
 
-def identity(D: Entries, like: jax.Array) -> Entries:
+def identity(D: Entries, like: Sequence[jax.Array]) -> Entries:
     """Each state stays as it is: with an entry wherever a product of many `D` has one, as large as
-    that becomes in one step. `like` are values of all states, `(states, *units)`."""
+    that becomes in one step. `like` are values of all states, of the shape of the units."""
     states = range(len(D))
-    dtype = jnp.result_type(*[e.dtype for e in _present(D)] or [like.dtype])
-    one = jax.ShapeDtypeStruct((1,) * (like.ndim - 1), dtype)
+    dtype = jnp.result_type(*[e.dtype for e in _present(D)] or [like[0].dtype])
+    one = jax.ShapeDtypeStruct((1,) * like[0].ndim, dtype)
     of_one_step = _each(D, lambda e: jax.ShapeDtypeStruct(e.shape[1:], dtype))
     Q: Entries = [[one if a == b else None for b in states] for a in states]
     for _ in states:

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax import Var, new_jaxpr, run_jaxpr
+from .._jax import Jaxpr, JaxprEqn, Var, new_jaxpr, prune, run_jaxpr
+from ..ops.families import Family, family
 from ..step import Step
 
 
@@ -26,24 +27,29 @@ class Turn(NamedTuple):
 class Loop:
     """`before(captured, params)` once, then `body(that, hidden, other, inputs)` at each step.
 
-    `each` are the equations of the body, `handed` the variables that it gets from before.
+    `each` are the equations of the body, `handed` the variables that it gets from before. A bias
+    that is repeated for all samples is handed as it is: `repeats` are the equations that do that,
+    where it is needed.
     """
 
     def __init__(self, step: Step, wanted: Sequence[Var]):
         given = [*step.captured_vars, *step.param_vars]
-        once = step.once
-        known = {v for e in once for v in e.outvars}
-        each = [e for e in step.jaxpr.eqns if known.isdisjoint(e.outvars)]
+        known = {v for e in step.once for v in e.outvars}
+        self.each = [e for e in step.jaxpr.eqns if known.isdisjoint(e.outvars)]
+        self.repeats = _repeats(step.once, self.each)
+        once = [e for e in step.once if e not in self.repeats]
         outs = [*step.jaxpr.outvars, *wanted]
-        used = {a for e in each for a in e.invars if isinstance(a, Var)}
-        used |= {a for a in outs if isinstance(a, Var)}
+        used = _taken([*self.repeats, *self.each]) | {a for a in outs if isinstance(a, Var)}
         made = [*given, *[v for e in once for v in e.outvars]]
-        self.each = each
         self.handed = handed = [v for v in dict.fromkeys(made) if v in used]
         moving = [*step.hidden_vars, *step.other_vars, *step.input_vars]
         self._before = new_jaxpr(given, handed, once)
-        self._body = new_jaxpr([*handed, *moving], outs, each)
+        self._body = self.part([*handed, *moving], outs, self.each)
         self._cuts = len(step.hidden), len(step.hidden) + len(step.other), len(step.jaxpr.outvars)
+
+    def part(self, given: Sequence[Var], outs: Sequence[Any], eqns: Sequence[JaxprEqn]) -> Jaxpr:
+        """Some equations of the body as a program, with the repetitions that they need."""
+        return new_jaxpr(given, outs, prune([*self.repeats, *eqns], outs))
 
     def before(self, captured: Sequence[Any], params: Sequence[Any]) -> list[Any]:
         """What the body needs of the captured values and the parameters."""
@@ -60,6 +66,26 @@ class Loop:
         values = run_jaxpr(self._body, *handed, *hidden, *other, *inputs)
         a, b, c = self._cuts
         return Turn(values[:a], values[a:b], values[b:c], values[c:])
+
+
+def _repeats(once: Sequence[JaxprEqn], each: Sequence[JaxprEqn]) -> list[JaxprEqn]:
+    """Those equations that repeat a value along axes for element-wise equations of the body, which
+    XLA does there without writing it down."""
+    wanted = _taken(each)
+    needed = _taken([e for e in each if family(e) is not Family.ELEMENTWISE])
+    repeats: list[JaxprEqn] = []
+    for eqn in reversed(once):
+        [out, *_] = eqn.outvars
+        if eqn.primitive.name == 'broadcast_in_dim' and out in wanted and out not in needed:
+            repeats.append(eqn)
+            wanted |= _taken([eqn])
+        else:
+            needed |= _taken([eqn])
+    return repeats[::-1]
+
+
+def _taken(eqns: Sequence[JaxprEqn]) -> set[Var]:
+    return {a for e in eqns for a in e.invars if isinstance(a, Var)}
 
 
 def scan(f: Callable, carry: Any, xs: Any, length: int, reverse: bool = False) -> tuple[Any, Any]:

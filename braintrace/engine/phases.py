@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from .._jax import JaxprEqn, Var, new_jaxpr, prune, run_jaxpr
+from .._jax import JaxprEqn, Var, prune, run_jaxpr
 from ..ops.families import BY_OPERAND, Family, family
 from ..step import Step
 from .loop import Loop, all_steps, moved_up, scan
@@ -48,9 +48,9 @@ class Phases:
         # A new state is the old one of the next step: the loop has kept that already.
         again, kept = [v for v in bridge if v in new], [v for v in bridge if v not in new]
         self._again = [new.index(v) for v in again]
-        self._early = new_jaxpr([*loop.handed, *step.input_vars], handed_on, early)
-        self._body = new_jaxpr([*given, *handed_on], [*new, *kept], body)
-        self._late = new_jaxpr([*given, *handed_on, *again, *kept], asked, late)
+        self._early = loop.part([*loop.handed, *step.input_vars], handed_on, early)
+        self._body = loop.part([*given, *handed_on], [*new, *kept], body)
+        self._late = loop.part([*given, *handed_on, *again, *kept], asked, late)
 
     def run(
         self,

@@ -121,10 +121,13 @@ class Units:
         parts = [row.of(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
         return jnp.stack(parts, axis)
 
+    def credit_by_state(self, leaves: Sequence[Any]) -> list[Any]:
+        """Credit of hidden leaves as credit of the carried states."""
+        return [row.credit(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
+
     def credit_of_leaves(self, leaves: Sequence[Any], axis: int) -> jax.Array:
-        """Credit of hidden leaves as credit of the carried states, stacked on an axis."""
-        parts = [row.credit(leaves[i]) for row, i in zip(self.rows, self.leaves, strict=True)]
-        return jnp.stack(parts, axis)
+        """The same, stacked on an axis."""
+        return jnp.stack(self.credit_by_state(leaves), axis)
 
     @property
     def identity(self) -> list[list[np.ndarray]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -24,11 +25,11 @@ from ..plan.layout import Feed
 
 
 class Backwards(NamedTuple):
-    """What goes from the last step of a window to the first: credit `mu[k]` after each step, (K,
-    states, *units), and at the entry; the entries of `Q[k] = d h_end / d h_k` at all steps and at
-    the entry, or None."""
+    """What goes from the last step of a window to the first: credit `mu` after each step, (K,
+    *units) for each state, and at the entry, (states, *units); the entries of
+    `Q[k] = d h_end / d h_k` at all steps and at the entry, or None."""
 
-    mu: jax.Array
+    mu: list[jax.Array]
     mu_entry: jax.Array
     Q: Any
     Q_entry: Any
@@ -44,23 +45,27 @@ class Backwards(NamedTuple):
         return [of_state(row) for row in self.Q]
 
 
-def backwards(D: Entries, c: jax.Array, keep: bool, later: jax.Array | None = None) -> Backwards:
-    """`mu_{k-1} = c_k + D_k^T mu_k` and, with `keep`, `Q_{k-1} = Q_k D_k`; `c` is (K, states,
-    *units). `later` is the credit after the last step, none by default."""
-    in_each, in_all = of_each_step(D, len(c)), of_all_steps(D, len(c))
-    last = identity(D, c[0])
+def backwards(
+    D: Entries, c: Sequence[jax.Array], keep: bool, later: jax.Array | None = None
+) -> Backwards:
+    """`mu_{k-1} = c_k + D_k^T mu_k` and, with `keep`, `Q_{k-1} = Q_k D_k`; `c` is (K, *units) for
+    each state. `later`, (states, *units), is the credit after the last step, none by default."""
+    length = len(c[0])
+    in_each, in_all = of_each_step(D, length), of_all_steps(D, length)
+    end = [jnp.zeros_like(a[0]) for a in c] if later is None else list(later)
+    last = identity(D, end)
 
     def turn(carry, at):
         (mu, Q), (D_k, c_k) = carry, at
         D_k = filled(D_k, in_all)
-        earlier = jnp.stack(back_through(D_k, mu, c_k))
+        earlier = back_through(D_k, mu, c_k)
         if not keep:
             return (earlier, Q), carry
         return (earlier, together(product(apart_again(Q, last, 0), D_k), last)), carry
 
-    end = jnp.zeros_like(c[0]) if later is None else later
     start = end, together(last, last) if keep else {}
-    (mu_entry, Q_entry), (mu, Q) = scan(turn, start, (in_each, c), len(c), reverse=True)
+    (before, Q_entry), (mu, Q) = scan(turn, start, (in_each, list(c)), length, reverse=True)
+    mu_entry = jnp.stack(before)
     if not keep:
         return Backwards(mu, mu_entry, None, None)
     return Backwards(mu, mu_entry, apart_again(Q, last, 1), apart_again(Q_entry, last, 0))

@@ -151,7 +151,7 @@ class PositionWise(PartCarrier):
             for s in self.slots_of(group):
                 for f in s.feeds:
                     df = window.factors.least_slopes(f.relation, group, f.unit)
-                    mu = [f.at_y(a) for a in apart(back.mu, 1)]
+                    mu = [f.at_y(a) for a in back.mu]
                     dy[f.relation] = dy[f.relation] + inner(df, mu)
         return dy, backs
 
@@ -180,17 +180,18 @@ class PositionWise(PartCarrier):
         )
         return met, new.astype(self._stored(s))
 
-    def _credit_of_units(self, credit: Credit, group: int, D: Entries) -> jax.Array:
-        """The credit `c[k, state, unit]` of each step's old state along the transition of this
+    def _credit_of_units(self, credit: Credit, group: int, D: Entries) -> list[jax.Array]:
+        """The credit `c[state][k, unit]` of each step's old state along the transition of this
         rule."""
         units = self.layout.units[group]
         if self.leak is not None or self.layout.scope is Scope.COUPLED:
-            signals = units.credit_of_leaves(credit.signals(False), 1)
-            none = [jnp.zeros_like(signals[:, 0])] * units.states
-            c = jnp.stack(back_through(D, apart(signals, 1), none), 1)
+            signals = units.credit_by_state(credit.signals(False))
+            c = back_through(D, signals, [jnp.zeros_like(a) for a in signals])
         else:
-            c = units.credit_of_leaves(credit.hidden, 1)
-        return c if credit.past is None else c + units.credit_of_leaves(credit.past, 1)
+            c = units.credit_by_state(credit.hidden)
+        if credit.past is None:
+            return c
+        return [a + more for a, more in zip(c, units.credit_by_state(credit.past), strict=True)]
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
@@ -205,8 +206,8 @@ class PositionWise(PartCarrier):
         for group in self.groups:
             D = self.transition(window, group)
             units = self.layout.units[group]
-            none = jnp.zeros((window.length, units.states, *units.shape), units.dtype)
-            back = backwards(D, none, keep=True)
+            none = jnp.zeros((window.length, *units.shape), units.dtype)
+            back = backwards(D, [none] * units.states, keep=True)
             for s in self.slots_of(group):
                 new |= self.kept(s).advance(traces, window, back)
         return new

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from ..engine.entries import Entries
 from ..engine.factors import Factors
-from ..engine.loop import apart, inner, over_states, scan
+from ..engine.loop import inner, over_states, scan
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
@@ -180,7 +180,7 @@ class Factorised(BlockCarrier):
         leaves = [credit.signals(False) if self.identity else credit.hidden]
         if credit.past is not None:
             leaves.append(credit.past)
-        given = [self._apart_by_group(of_leaves) for of_leaves in leaves]
+        given = [self._by_state(of_leaves) for of_leaves in leaves]
         now = steps + jnp.arange(window.length)
         lacks = [correction(self.decay_f, now - late) for late in range(len(given))]
         at_y = {r: direct[r] for r in self.alike.values()}
@@ -200,10 +200,10 @@ class Factorised(BlockCarrier):
             signals[r] = signals[r].at[:-1].add(a[1:])
         return signals, late, new
 
-    def _apart_by_group(self, leaves: list[Any]) -> dict[int, list[Any]]:
+    def _by_state(self, leaves: list[Any]) -> dict[int, list[Any]]:
         """Credit of hidden leaves at all steps, state by state for each group."""
         units = self.layout.units
-        return {g: apart(units[g].credit_of_leaves(leaves, 1), 1) for g in self.groups}
+        return {g: units[g].credit_by_state(leaves) for g in self.groups}
 
     def _met_by_relation(self, traces: Traces, credit: dict[int, list[Any]]) -> dict[int, Any]:
         """What credit of one step, state by state for each group, meets in the output traces, for
