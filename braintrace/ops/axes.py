@@ -192,6 +192,20 @@ def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) 
     return gradient(op, x, dy) + spread_gradient(op, before[0][None], before[1][None])
 
 
+def outer_by_state(op: Op, x: Any, q: Sequence[jax.Array]) -> list[jax.Array]:
+    """`sum_k x_k (x) q_k` for each state of a unit, from `q`, `(steps, *y)` each."""
+    if op.axes.x is None:
+        return [total(a) for a in q]
+    if op.outer is None:
+        of_x, of_y, at_x = f'Z{op.axes.x}', f'Z{op.axes.y}', op.at_x(x)
+        return [_sum_of_products(op, of_y, op.at_y(a), of_x, at_x, op.axes.trace) for a in q]
+    made: dict[int, jax.Array] = {}
+    for shape in dict.fromkeys(a.shape for a in q):
+        states = [n for n, a in enumerate(q) if a.shape == shape]
+        made |= dict(zip(states, op.outer(x, jnp.stack([q[n] for n in states], 1)), strict=True))
+    return [made[n] for n in range(len(q))]
+
+
 def outer(op: Op, x: Any, q: jax.Array, order: str | None = None) -> jax.Array:
     """`sum_k x_k (x) q_k`, what a block adds to a trace: `(states, *trace)` from `q`,
     `(steps, states, *y)`; its axes in another `order` where labels say all."""

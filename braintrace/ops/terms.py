@@ -5,8 +5,9 @@ reads all of it once. For a product of matrices it first turns operands round; o
 costs more than the product.
 
 Flat: a sum over several axes, those of steps and samples, that come first in both operands, is one
-over a single axis. XLA would turn an operand round for it, and takes longer to compile that than
-five other loops.
+over a single axis; and axes that both keep, as the samples of a trace, come first, with rows left
+as they lie. XLA would turn an operand round, and takes longer to compile that than five other
+loops.
 
 On several devices both stay einsums, which XLA can share among them.
 """
@@ -17,6 +18,7 @@ import math
 from collections.abc import Callable, Sequence
 from functools import reduce
 from string import ascii_letters
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -66,28 +68,71 @@ def _parts(labels: str) -> tuple[str, str, str]:
     return of_a, of_b, out
 
 
+def _sizes(a: Any, b: Any, labels: str) -> dict[str, int]:
+    """The length of each axis; in one of the operands it may be one instead."""
+    of_a, of_b, _ = _parts(labels)
+    sizes = dict.fromkeys(of_a + of_b, 1)
+    for c, n in zip(of_a + of_b, a.shape + b.shape, strict=True):
+        sizes[c] = n if sizes[c] == 1 else sizes[c]
+    return sizes
+
+
 def _flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     of_a, of_b, out = _parts(labels)
+    sizes = _sizes(a, b, labels)
+    if any([sizes[c] for c in of] != [*x.shape] for of, x in ((of_a, a), (of_b, b))):
+        return einsum(a, b, labels=labels)
     over = ''.join(c for c in of_a if c in of_b and c not in out)
     if over and of_a.startswith(over) and of_b.startswith(over):
         n = len(over)
         a, b = (c.reshape(math.prod(c.shape[:n]), *c.shape[n:]) for c in (a, b))
-        of_a, of_b = (over[0] + of.removeprefix(over) for of in (of_a, of_b))
+        of_a, of_b, over = (over[0] + of.removeprefix(over) for of in (of_a, of_b, over))
+    each = ''.join(c for c in of_a if c in of_b and c in out)
+    rest_a, rest_b = (''.join(c for c in of if c not in over + each) for of in (of_a, of_b))
+    if out == each + rest_a + rest_b:
+        return _product(Labelled(of_a, a), Labelled(of_b, b), each, over)
+    if out == each + rest_b + rest_a:
+        return _product(Labelled(of_b, b), Labelled(of_a, a), each, over)
     return einsum(a, b, labels=f'{of_a},{of_b}->{out}')
+
+
+class Labelled(NamedTuple):
+    """An array and the labels of its axes."""
+
+    labels: str
+    values: jax.Array
+
+    def first(self, labels: str) -> Labelled:
+        """The same with these axes in front."""
+        order = labels + ''.join(c for c in self.labels if c not in labels)
+        return Labelled(order, jax.lax.transpose(self.values, self.places(order)))
+
+    def places(self, labels: str) -> list[int]:
+        """Where these axes are."""
+        return [self.labels.index(c) for c in labels]
+
+
+def _product(a: Labelled, b: Labelled, each: str, over: str) -> jax.Array:
+    """A product of matrices for each index of some axes, summed over others."""
+    if each:
+        a, b = a.first(each + over), b.first(each + over)
+    summed, kept = ((a.places(axes), b.places(axes)) for axes in (over, each))
+    return jax.lax.dot_general(a.values, b.values, (summed, kept))
 
 
 def _in_terms(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     of_a, of_b, out = _parts(labels)
-    size = dict(zip(of_a + of_b, a.shape + b.shape, strict=True))
+    size = _sizes(a, b, labels)
     over = [c for c in size if c not in out]
     lead = [size[c] for c in over]
     nothing_twice = len(size) in (len(of_a), len(of_b))
     if 0 in size.values() or not (nothing_twice or math.prod(lead) <= FEW_TERMS):
         return einsum(a, b, labels=labels)
 
+    rest = [size[c] for c in out]
+
     def terms(of: str, values: jax.Array) -> jax.Array:
         values = placed(of, values, [*over, *out])
-        rest = values.shape[len(over) :]
         return jnp.broadcast_to(values, (*lead, *rest)).reshape(math.prod(lead), *rest)
 
     return _total(terms(of_a, a), terms(of_b, b))
@@ -96,7 +141,8 @@ def _in_terms(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
 def _total(a: jax.Array, b: jax.Array) -> jax.Array:
     """`sum_n a[n] * b[n]`."""
     if len(b) <= TERMS:
-        return reduce(jnp.add, [a[n] * b[n] for n in range(len(b))])
+        terms = map(jax.lax.mul, *[jax.lax.split(c, [1] * len(b)) for c in (a, b)])
+        return jax.lax.squeeze(reduce(jax.lax.add, terms), [0])
     rest = len(b) % TERMS
     x, y = (c[rest:].reshape(-1, TERMS, *c.shape[1:]) for c in (a, b))
     total = reduce(jnp.add, [x[:, n] * y[:, n] for n in range(TERMS)]).sum(0)
@@ -114,6 +160,10 @@ class Einsum(BilinearPrimitive):
 
     def __init__(self, name: str, on_cpu: Callable):
         super().__init__(name, einsum, on_cpu, self._to_first, self._to_second, self._in_batches)
+
+    def _shapes(self, a: Any, b: Any, *, labels: str) -> Any:
+        sizes = _sizes(a, b, labels)
+        return jax.core.ShapedArray(tuple(sizes[c] for c in _parts(labels)[2]), a.dtype)
 
     def __call__(self, a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
         if a.dtype != b.dtype:

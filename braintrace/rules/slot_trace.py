@@ -15,7 +15,7 @@ import numpy as np
 from ..engine.entries import Entries, whole
 from ..engine.window import Window
 from ..graph.samples import Samples
-from ..ops.axes import FEW_STATES, Op, beside, decay, outer, read
+from ..ops.axes import FEW_STATES, Op, beside, decay, outer_by_state, read
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout, Slot
 from .backwards import Backwards
@@ -76,7 +76,8 @@ class WholeTrace(SlotTrace):
             op = window.ops[f.relation]
             df = window.factors.least_slopes(f.relation, s.group, f.unit)
             arrived = [a if op.plain else f.at_all(a) for a in back.arrived(f, df)]
-            added = _outer_by_state(op, window.operands[f.relation], arrived)
+            arrived = [a.astype(trace_type(a.dtype)) for a in arrived]
+            added = outer_by_state(op, window.operands[f.relation], arrived)
             rows = [row + more for row, more in zip(rows, added, strict=True)]
         e = jnp.concatenate([jnp.broadcast_to(row, s.shape)[None] for row in rows])
         return {s.key: e.astype(self.dtype)}
@@ -94,16 +95,6 @@ class WholeTrace(SlotTrace):
             return reduce(jnp.add, [beside(op, q) * old for q, old in ways])
 
         return [of_state(row) for row in Q]
-
-
-def _outer_by_state(op: Op, x: Any, arrived: Sequence[jax.Array]) -> list[jax.Array]:
-    """`sum_k x_k (x) q_k` for each state: at once for all whose `q`, `(K, *y)`, have one shape."""
-    made: dict[int, jax.Array] = {}
-    for shape in dict.fromkeys(a.shape for a in arrived):
-        states = [n for n, a in enumerate(arrived) if a.shape == shape]
-        q = jnp.stack([arrived[n] for n in states], 1)
-        made |= dict(zip(states, outer(op, x, q.astype(trace_type(q.dtype))), strict=True))
-    return [made[n] for n in range(len(arrived))]
 
 
 def alike(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
