@@ -42,6 +42,7 @@ def identity_primitive(name: str) -> Primitive:
 class KnownPrimitive(Primitive):
     """A primitive of `(y, *operands)` with the value of `y` and the derivative of something that is
     made of the operands. That itself is never computed, and its derivative only if it is asked for.
+    Where that is done, `y` stands alone: what it was made of is not needed any more.
 
     Args:
         name: of the primitive.
@@ -61,8 +62,8 @@ class KnownPrimitive(Primitive):
             y, *operands = primals
             moving = [None if type(t) is ad.Zero else t for t in tangents[1:]]
             if all(t is None for t in moving):
-                return self.bind(*primals, **params), jnp.zeros_like(y)
-            return self.bind(*primals, **params), tangent(y, operands, moving, **params)
+                return y, jnp.zeros_like(y)
+            return y, tangent(y, operands, moving, **params)
 
         def in_batches(args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
             args, params = to_batches(args, axes, **params)
