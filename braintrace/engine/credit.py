@@ -44,7 +44,7 @@ def same_step(
     """
     program, layout = window.program, window.layout
     step = program.step
-    ys = [r.y_var for r in layout.relations]
+    ys, weights = [r.y_var for r in layout.relations], window.weights
 
     def outputs(params, added, moving, inputs):
         def one(moment: Moment, added, moving, inputs):
@@ -53,7 +53,7 @@ def same_step(
                 known=window.known(moment),
                 feedback=feedback,
                 added=dict(zip(ys, added, strict=True)),
-                held=program.relation_weights,
+                held=weights,
             )
             track = Track(
                 start=dict(zip(step.hidden_vars, moving, strict=True)),

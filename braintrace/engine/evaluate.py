@@ -99,14 +99,15 @@ class Overrides:
         feedback: by the output of a product, the weight that credit goes back through in place of
             its own.
         added: terms on top of these variables.
-        held: operands through which no derivative flows.
+        held: values of operands, by equation and operand, in the place of what arrives there: they
+            do not move.
         fixed: variables whose derivative ends where they are made.
     """
 
     known: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
     feedback: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
     added: Mapping[Var, Any] = field(default_factory=lambda: NOTHING)
-    held: Cuts = field(default_factory=lambda: NOTHING)
+    held: Mapping[int, Mapping[int, Any]] = field(default_factory=lambda: NOTHING)
     fixed: frozenset[Var] = frozenset()
 
 
@@ -288,8 +289,7 @@ def _apply(
     program: Program, k: int, eqn: JaxprEqn, values: list[Any], overrides: Overrides
 ) -> list[Any]:
     """The outputs of one equation."""
-    held = overrides.held.get(k, frozenset())
-    values = [hold(v) if i in held else v for i, v in enumerate(values)]
+    values = combine(overrides.held.get(k, NOTHING), values)
     y = eqn.outvars[0]
     if y in overrides.feedback:
         weight = program.weight_operand[y]

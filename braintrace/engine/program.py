@@ -90,13 +90,12 @@ class Program:
         return found
 
     @cached_property
-    def relation_weights(self) -> dict[int, frozenset[int]]:
-        """The operands, by equation, that are weights of relations."""
-        operands: dict[int, frozenset[int]] = {}
+    def relation_weights(self) -> dict[int, dict[int, Var]]:
+        """The weights of relations, by equation and operand."""
+        weights: dict[int, dict[int, Var]] = {}
         for r in self.layout.relations:
-            k = self.analysis.made_by[r.y_var]
-            operands[k] = operands.get(k, frozenset()) | {r.use.operand}
-        return operands
+            weights.setdefault(self.analysis.made_by[r.y_var], {})[r.use.operand] = r.w_var
+        return weights
 
     def was_real(self, v: Var | None) -> bool:
         """Whether a complex value was made from a real one, by nothing but a change of type."""

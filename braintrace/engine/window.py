@@ -240,6 +240,15 @@ class Window:
         return self.layout.linked_ops(self.given.captured)
 
     @cached_property
+    def weights(self) -> dict[int, dict[int, Any]]:
+        """The values of `program.relation_weights`."""
+        wanted = self.program.relation_weights
+        at = list(dict.fromkeys(v for of in wanted.values() for v in of.values()))
+        made = weight_program(self.program.step, at)(self.given.captured, *self.params)
+        value = dict(zip(at, made, strict=True))
+        return {k: {i: value[v] for i, v in of.items()} for k, of in wanted.items()}
+
+    @cached_property
     def operands(self) -> list[Any]:
         """What multiplies the weight of each relation at all steps."""
         return [self.operand(r.use) for r in self.layout.relations]

@@ -40,6 +40,24 @@ def test_carrying_on():
         assert_close(warm, middle)
 
 
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'snap'])
+def test_gradients_have_derivatives(rule):
+    """A gradient as a function of the weights, as in learning to learn, against differences."""
+    step, state = OTHERS['gru']
+    options = dict(decay_or_rank=3) if rule == 'pp_prop' else {}
+    learner = braintrace.compile(step, rule, P, state, X[0], **options)
+
+    def size(params):
+        (grads, _), _ = learner.grad(loss, params, learner.init(params, state), X, Y, window=3)
+        return sum(jnp.sum(g**2) for g in jax.tree.leaves(grads))
+
+    drawn = np.random.RandomState(0)
+    towards = jax.tree.map(lambda a: drawn.normal(size=a.shape), P)
+    moved = [jax.tree.map(lambda a, d, e=e: a + e * d, P, towards) for e in (1e-4, -1e-4)]
+    slope = jax.jvp(jax.jit(size), (P,), (towards,))[1]
+    np.testing.assert_allclose(slope, (size(moved[0]) - size(moved[1])) / 2e-4, rtol=1e-5)
+
+
 def test_fresh_sequences_stand_alone():
     step, state = OTHERS['gru']
     learner = braintrace.compile(step, 'd_rtrl', P, state, X[0])
