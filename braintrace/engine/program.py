@@ -91,10 +91,11 @@ class Program:
 
     @cached_property
     def relation_weights(self) -> dict[int, dict[int, Var]]:
-        """The weights of relations, by equation and operand."""
+        """The operands that are weights of relations, by equation and number."""
         weights: dict[int, dict[int, Var]] = {}
         for r in self.layout.relations:
-            weights.setdefault(self.analysis.made_by[r.y_var], {})[r.use.operand] = r.w_var
+            k, i = self.analysis.made_by[r.y_var], r.use.operand
+            weights.setdefault(k, {})[i] = self.analysis.eqns[k].invars[i]
         return weights
 
     def was_real(self, v: Var | None) -> bool:
