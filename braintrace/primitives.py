@@ -85,7 +85,9 @@ def _each_in_batches(
 
 def batch_first(a: Any, axis: int | None, size: int) -> Any:
     """An array with its axis of a batch in front; one without gets it."""
-    return jnp.broadcast_to(a, (size, *a.shape)) if axis is None else jnp.moveaxis(a, axis, 0)
+    if axis is None:
+        return jax.lax.broadcast(a, [size])
+    return a if axis == 0 else jnp.moveaxis(a, axis, 0)
 
 
 class FunctionPrimitive(Primitive):

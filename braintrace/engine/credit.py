@@ -25,9 +25,9 @@ NO_FEEDBACK: Feedback = {}
 
 
 class SameStep(NamedTuple):
-    """Credit of the parameters (summed over the steps), of each relation's y, of the old hidden
-    leaves along their own transition, and of the inputs by number; all but the first with the steps
-    first."""
+    """Credit of the parameters (summed over the steps; None for those that are weights of relations
+    and nothing else), of each relation's y, of the old hidden leaves along their own transition,
+    and of the inputs by number; all but the first with the steps first."""
 
     params: list[Any]
     y: list[Any]
@@ -47,6 +47,8 @@ def same_step(
     ys, weights = [r.y_var for r in layout.relations], window.weights
 
     def outputs(params, added, moving, inputs):
+        params = combine(params, window.params)
+
         def one(moment: Moment, added, moving, inputs):
             moment = moment._replace(inputs=combine(inputs, moment.inputs))
             overrides = Overrides(
@@ -67,10 +69,12 @@ def same_step(
 
         return window.over_steps(one, added, moving, inputs)
 
+    params = {i: window.params[i] for i in program.free_params}
     inputs = floats_of(window.given.inputs)
-    at = list(window.params), window.zeros_at(ys), list(window.before), inputs
+    at = params, window.zeros_at(ys), list(window.before), inputs
     _, pull = jax.vjp(outputs, *at)
-    return SameStep(*pull(list(cotangents)))
+    of_params, *others = pull(list(cotangents))
+    return SameStep([of_params.get(i) for i in range(len(window.params))], *others)
 
 
 def of_state_before(

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 import jax
+from jax import lax
 
 from .._jax import Atom, JaxprEqn, Var
 from ..ops.families import Family, family
@@ -23,11 +24,11 @@ def _of_exp(y: jax.Array) -> jax.Array:
 
 
 def _of_logistic(y: jax.Array) -> jax.Array:
-    return y * (1 - y)
+    return lax.mul(y, lax.sub(y.dtype.type(1), y))
 
 
 def _of_tanh(y: jax.Array) -> jax.Array:
-    return 1 - y**2
+    return lax.sub(y.dtype.type(1), lax.mul(y, y))
 
 
 SLOPES: dict[str, Callable[[jax.Array], jax.Array]] = {

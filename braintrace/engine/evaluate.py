@@ -250,7 +250,7 @@ def _with_terms(
         followed = list(made)
     for v in added:
         place = eqn.outvars.index(v)
-        followed[place] = followed[place] + track.added[v]  # type: ignore[index]
+        followed[place] = lax.add(followed[place], track.added[v])  # type: ignore[index]
     return followed
 
 
@@ -300,7 +300,7 @@ def _apply(
         made = bind(eqn, values)
     for place, v in enumerate(eqn.outvars):
         if v in overrides.added:
-            made[place] = made[place] + overrides.added[v]
+            made[place] = lax.add(made[place], overrides.added[v])
         if v in overrides.fixed:
             made[place] = hold(made[place])
     return made

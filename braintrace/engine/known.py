@@ -57,7 +57,7 @@ def _of_likeness(y: jax.Array, operands: Sequence[Any], tangents: Sequence[Any])
 
 
 def _of_curve(y: jax.Array, operands: Sequence[Any], tangents: Sequence[Any], *, name: str) -> Any:
-    return tangents[0] * SLOPES[name](y)
+    return jax.lax.mul(tangents[0], SLOPES[name](y))
 
 
 def _of_product(
@@ -78,7 +78,7 @@ def _of_product(
             pairs = list(zip(*pieces, strict=True))
         written = f'{of_moving},{of_other}->{labels.out}'
         terms += [einsum_flat(a, b, labels=written) for a, b in pairs]
-    return reduce(jnp.add, terms)
+    return reduce(jax.lax.add, terms)
 
 
 def _products_in_batches(

@@ -98,6 +98,19 @@ class Program:
             weights.setdefault(k, {})[i] = self.analysis.eqns[k].invars[i]
         return weights
 
+    @cached_property
+    def free_params(self) -> list[int]:
+        """The parameters, by number, that are more than weights of relations: a step reads them in
+        another way too."""
+        step = self.step
+        read = {a for a in [*step.outs, *step.hidden_outs] if isinstance(a, Var)}
+        for k, eqn in reversed(list(enumerate(self.analysis.eqns))):
+            if not read.isdisjoint(eqn.outvars):
+                weights = self.relation_weights.get(k, {})
+                rest = [a for i, a in enumerate(eqn.invars) if i not in weights]
+                read.update(a for a in rest if isinstance(a, Var))
+        return [i for i, v in enumerate(step.param_vars) if v in read]
+
     def was_real(self, v: Var | None) -> bool:
         """Whether a complex value was made from a real one, by nothing but a change of type."""
         k = None if v is None else self.analysis.made_by.get(v)

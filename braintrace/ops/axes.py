@@ -116,7 +116,9 @@ class Op:
 
     def trace_shape(self, y: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of a trace for one state of the units, for an output of this shape."""
-        at_y = jax.eval_shape(lambda: self.at_y(jnp.zeros(y))).shape
+        at_y = y
+        if self.line_up_y is not None:
+            at_y = jax.eval_shape(lambda: self.at_y(jnp.zeros(y))).shape
         size = dict(zip(self.axes.w, self.labelled or self.w_shape, strict=True))
         size.update(zip(self.axes.y, at_y, strict=True))
         return tuple(size[c] for c in self.axes.trace)
