@@ -28,7 +28,7 @@ def _of_logistic(y: jax.Array) -> jax.Array:
 
 
 def _of_tanh(y: jax.Array) -> jax.Array:
-    return lax.sub(y.dtype.type(1), lax.mul(y, y))
+    return lax.sub(y.dtype.type(1), lax.integer_pow(y, 2))
 
 
 SLOPES: dict[str, Callable[[jax.Array], jax.Array]] = {

@@ -157,6 +157,12 @@ def inner(a: Sequence[Any], b: Sequence[Any]) -> Any:
     return sum(terms[1:], terms[0])
 
 
+def stacked(states: Sequence[jax.Array]) -> jax.Array:
+    """Arrays of the states of a unit on a first axis, as a trace has them. A batch of `vmap` stays
+    in front, where brainstate wants it in all leaves of a state; `jnp.stack` would move it."""
+    return jnp.concatenate([a[None] for a in states])
+
+
 def apart(a: jax.Array, axes: int) -> Any:
     """An array of `(K, states, ...)` as a list of its states, or of lists for two such axes.
 

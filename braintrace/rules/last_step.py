@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..engine.loop import over_states
+from ..engine.loop import over_states, stacked
 from ..engine.window import Window
 from ..graph.samples import Samples
 from ..ops.axes import Op, spread, spread_gradient, spread_shape
@@ -77,6 +77,6 @@ class LastStep(SlotTrace):
             if x is not None:
                 x = spread(self.layout.relations[f.relation].op, x[-1])
                 last[of_x] = x.astype(trace_type(x.dtype))
-            slope = factors.slope(f.relation, self.slot.group, f.unit)
+            slope = stacked(factors.slopes(f.relation, self.slot.group, f.unit))
             last[of_f] = slope.astype(trace_type(slope.dtype))
         return last

@@ -27,7 +27,7 @@ import jax.numpy as jnp
 
 from ..engine.entries import Entries
 from ..engine.factors import Factors
-from ..engine.loop import inner, over_states, scan
+from ..engine.loop import inner, over_states, scan, stacked
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
@@ -238,7 +238,7 @@ class Factorised(BlockCarrier):
                     self.decay_f * moved + (1 - self.decay_f) * slope
                     for moved, slope in zip(_moved_on(D[group], feed, old[key]), df, strict=True)
                 ]
-                new[key] = jnp.stack(grown).astype(old[key].dtype)
+                new[key] = stacked(grown).astype(old[key].dtype)
             return new, seen(old, x)
 
         start = {o.key: traces[o.key] for o in self.own_outputs}
@@ -279,8 +279,8 @@ class Factorised(BlockCarrier):
         last = window.factors.in_step(window.moment(-1))
         for key, group, feed in self.own_outputs:
             D = self._transition(last, group)
-            new[key] = jnp.stack(_moved_on(D, feed, before[key][-1]))
-            new[_last(key)] = last.slope(feed.relation, group, feed.unit)
+            new[key] = stacked(_moved_on(D, feed, before[key][-1]))
+            new[_last(key)] = stacked(last.slopes(feed.relation, group, feed.unit))
         return {key: trace.astype(traces[key].dtype) for key, trace in new.items()}
 
     def _with_last(self, traces: Traces) -> Traces:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engine.entries import Entries, whole
+from ..engine.loop import stacked
 from ..engine.window import Window
 from ..graph.samples import Samples
 from ..ops.axes import FEW_STATES, Op, beside, decay, outer_by_state, read
@@ -79,7 +80,7 @@ class WholeTrace(SlotTrace):
             arrived = [a.astype(trace_type(a.dtype)) for a in arrived]
             added = outer_by_state(op, window.operands[f.relation], arrived)
             rows = [row + more for row, more in zip(rows, added, strict=True)]
-        e = jnp.concatenate([jnp.broadcast_to(row, s.shape)[None] for row in rows])
+        e = stacked([jnp.broadcast_to(row, s.shape) for row in rows])
         return {s.key: e.astype(self.dtype)}
 
     def _moved_on(self, e: jax.Array, op: Op, Q: Entries) -> list[Any]:
