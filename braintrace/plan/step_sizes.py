@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .._jax import Var
 from .layout import Layout
 
-OF_A_SIGNAL = 3  # arrays like y: its credit, what meets the trace, and their sum
+OF_A_SIGNAL = 2  # arrays like y: its credit, and what that becomes where it meets the trace
 
 
 def bytes_of(*variables: Var) -> int:

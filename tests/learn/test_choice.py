@@ -42,7 +42,7 @@ def square(out):
         (tanh_rnn, ROOMY, 'rtrl'),
         (tanh_rnn, 3_200, 'd_rtrl'),
         (gru, 9_000, 'hybrid'),
-        (gru, 5_400, 'pp_prop'),
+        (gru, 4_800, 'pp_prop'),
     ],
 )
 @pytest.mark.filterwarnings('ignore::UserWarning')
