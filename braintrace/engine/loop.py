@@ -159,7 +159,7 @@ def inner(a: Sequence[Any], b: Sequence[Any]) -> Any:
 
 def stacked(states: Sequence[jax.Array]) -> jax.Array:
     """Arrays of the states of a unit on a first axis, as a trace has them. A batch of `vmap` stays
-    in front, where brainstate wants it in all leaves of a state; `jnp.stack` would move it."""
+    in front, as it is in all other leaves that are carried; `jnp.stack` would move it."""
     return jnp.concatenate([a[None] for a in states])
 
 
