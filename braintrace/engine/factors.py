@@ -81,7 +81,8 @@ class Factors:
         return jnp.stack(rows, self._states_axis)
 
     def least_entries(self, group: int) -> Entries:
-        """The entries with an axis of length one where they do not change, see `entries`."""
+        """The entries with an axis of length one along which they do not change, and None where
+        there is no way."""
 
         def entry(steady: Steady | None, a: int, b: int) -> Any:
             if steady is None:

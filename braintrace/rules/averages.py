@@ -19,9 +19,3 @@ def average(decay: float, before: jax.Array, x: jax.Array) -> jax.Array:
 def correction(decay: float, step: Any) -> Any:
     """The bias of an average over `step + 1` terms that started from zero."""
     return jnp.maximum(1 - jnp.asarray(decay, jnp.result_type(float)) ** (step + 1), 1e-8)
-
-
-def corrected(signal: jax.Array, decay: float, steps: jax.Array) -> jax.Array:
-    """A signal of several steps without that bias."""
-    bias = correction(decay, steps).astype(signal.dtype)
-    return signal / bias.reshape(-1, *[1] * (signal.ndim - 1))

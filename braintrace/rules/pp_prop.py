@@ -31,11 +31,7 @@ from ..engine.loop import inner, over_states, scan, stacked
 from ..engine.window import Window
 from ..graph.relations import Relation
 from ..graph.samples import Samples
-from ..ops.axes import (
-    Op,
-    gradient,
-    spread_gradient,
-)
+from ..ops.axes import Op, gradient, spread_gradient
 from ..plan.kept import Passage, lost_between_units, relation_of
 from ..plan.keys import OUTPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Feed, Layout
