@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from .._jax import Var, is_float
 from .course import Moment
-from .evaluate import Overrides, Track, combine, evaluate, floats_of, hold
+from .evaluate import Overrides, Track, Wanted, combine, evaluate, floats_of, hold
 from .factors import new_hidden, pull_both
 from .window import Window
 
@@ -24,39 +24,84 @@ Feedback = Mapping[Var, Any]  # by the output of a product, the weight that cred
 NO_FEEDBACK: Feedback = {}
 
 
+class Asked(NamedTuple):
+    """What gets credit inside a step besides the parameters: the outputs of some relations, by
+    number (None: of all), and the inputs."""
+
+    outputs: frozenset[int] | None = None
+    inputs: bool = True
+
+
+ALL = Asked()
+
+
 class SameStep(NamedTuple):
     """Credit of the parameters (summed over the steps; None for those that are weights of relations
-    and nothing else), of each relation's y, of the old hidden leaves along their own transition,
-    and of the inputs by number; all but the first with the steps first."""
+    and nothing else), of each relation's y (None where it was not asked for), and of the inputs by
+    number; all but the first with the steps first."""
 
     params: list[Any]
     y: list[Any]
-    hidden: list[Any]
     inputs: dict[int, Any]
 
 
 def same_step(
-    window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
+    window: Window,
+    cotangents: Sequence[Any],
+    feedback: Feedback = NO_FEEDBACK,
+    asked: Asked = ALL,
 ) -> SameStep:
     """The credit of each step inside that step.
 
     The weights of relations are constants here: their gradient is made from the credit of y.
     """
-    program, layout = window.program, window.layout
-    step = program.step
-    ys, weights = [r.y_var for r in layout.relations], window.weights
+    program, step = window.program, window.program.step
+    relations = window.layout.relations
+    ys = {
+        i: r.y_var for i, r in enumerate(relations) if asked.outputs is None or i in asked.outputs
+    }
+    params = {i: window.params[i] for i in program.free_params}
+    inputs = floats_of(window.given.inputs) if asked.inputs else {}
+    moving = [*[step.param_vars[i] for i in params], *[step.input_vars[i] for i in inputs]]
+    wanted = Wanted(program.graded(step.outs, step.hidden_outs), moving)
 
-    def outputs(params, added, moving, inputs):
+    def outputs(params, added, inputs):
         params = combine(params, window.params)
 
-        def one(moment: Moment, added, moving, inputs):
+        def one(moment: Moment, added, inputs):
             moment = moment._replace(inputs=combine(inputs, moment.inputs))
             overrides = Overrides(
                 known=window.known(moment),
                 feedback=feedback,
-                added=dict(zip(ys, added, strict=True)),
-                held=weights,
+                added={ys[i]: a for i, a in added.items()},
+                held=window.weights,
             )
+            given = window.at(moment, params)
+            return evaluate(program, given, overrides=overrides, wanted=wanted).of(wanted.atoms)
+
+        return window.over_steps(one, added, inputs)
+
+    added = dict(zip(ys, window.zeros_at([*ys.values()]), strict=True))
+    _, pull = jax.vjp(outputs, params, added, inputs)
+    of_params, of_ys, of_inputs = pull(list(cotangents))
+    return SameStep(
+        [of_params.get(i) for i in range(len(window.params))],
+        [of_ys.get(i) for i in range(len(relations))],
+        of_inputs,
+    )
+
+
+def of_old_state(
+    window: Window, cotangents: Sequence[Any], feedback: Feedback = NO_FEEDBACK
+) -> list[Any]:
+    """Credit of the old hidden leaves along their own transition, by way of all that reads the new
+    ones in the same step; with the steps first."""
+    program, step = window.program, window.program.step
+    wanted = Wanted(program.graded(step.outs, step.hidden_outs))
+
+    def outputs(moving):
+        def one(moment: Moment, moving):
+            overrides = Overrides(known=window.known(moment), feedback=feedback)
             track = Track(
                 start=dict(zip(step.hidden_vars, moving, strict=True)),
                 cuts=program.analysis.cuts,
@@ -64,17 +109,12 @@ def same_step(
                 detours=window.detours(moment),
                 overrides=overrides,
             )
-            values = evaluate(program, window.at(moment, params), track, overrides)
-            return program.graded(values.of(step.outs), values.of(step.hidden_outs))
+            given = window.at(moment)
+            return evaluate(program, given, track, overrides, wanted).of(wanted.atoms)
 
-        return window.over_steps(one, added, moving, inputs)
+        return window.over_steps(one, moving)
 
-    params = {i: window.params[i] for i in program.free_params}
-    inputs = floats_of(window.given.inputs)
-    at = params, window.zeros_at(ys), list(window.before), inputs
-    _, pull = jax.vjp(outputs, *at)
-    of_params, *others = pull(list(cotangents))
-    return SameStep([of_params.get(i) for i in range(len(window.params))], *others)
+    return jax.vjp(outputs, list(window.before))[1](list(cotangents))[0]
 
 
 def of_state_before(
@@ -179,6 +219,8 @@ def _pull_to_new(
     """From credit of what is `seen`, the graded outputs by default, to that of these new hidden
     leaves, which do not see each other move."""
     program, step = window.program, window.program.step
+    ends = program.graded(step.outs, step.hidden_outs) if seen is None else seen
+    wanted = Wanted(ends)
 
     def outputs(moved):
         def one(moment: Moment, moved):
@@ -187,10 +229,9 @@ def _pull_to_new(
                 born={v: moved[i] for i, v in leaves.items()},
                 overrides=Overrides(known=known, feedback=feedback),
             )
-            values = evaluate(program, window.at(moment), track, Overrides(known=known))
-            if seen is not None:
-                return values.on_track(seen)
-            return program.graded(values.on_track(step.outs), values.on_track(step.hidden_outs))
+            overrides = Overrides(known=known)
+            given = window.at(moment)
+            return evaluate(program, given, track, overrides, wanted).on_track(ends)
 
         return window.over_steps(one, moved)
 

@@ -16,13 +16,17 @@ import jax.numpy as jnp
 Entries: TypeAlias = list[list[Any]]
 
 
-def back_through(D: Entries, credit: Sequence[Any], more: Sequence[Any]) -> list[Any]:
+def back_through(D: Entries, credit: Sequence[Any], more: Sequence[Any] | None = None) -> list[Any]:
     """Credit of new states to that of the old ones, state by state, on top of `more`."""
     states = range(len(D))
-    return [
-        reduce(jnp.add, [credit[a] * D[a][b] for a in states if D[a][b] is not None], more[b])
-        for b in states
-    ]
+
+    def of_state(b: int) -> Any:
+        ways = [credit[a] * D[a][b] for a in states if D[a][b] is not None]
+        if more is not None:
+            ways = [more[b], *ways]
+        return reduce(jnp.add, ways) if ways else jnp.zeros_like(credit[b])
+
+    return [of_state(b) for b in states]
 
 
 def product(Q: Entries, D: Entries) -> Entries:

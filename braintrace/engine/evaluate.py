@@ -142,6 +142,15 @@ class Track:
 NO_TRACK = Track()
 
 
+class Wanted(NamedTuple):
+    """What is wanted of an evaluation, so that nothing else is done: the values of some variables,
+    and their derivatives by what is on the track, by terms that are added, and by the values given
+    for some variables that are `moving`."""
+
+    atoms: Sequence[Atom]
+    moving: Sequence[Var] = ()
+
+
 class Evaluated(NamedTuple):
     """The values of all variables of a step, and those on the track that was followed."""
 
@@ -166,10 +175,10 @@ def evaluate(
     given: Given,
     track: Track = NO_TRACK,
     overrides: Overrides = PLAIN,
-    wanted: Sequence[Atom] | None = None,
+    wanted: Wanted | None = None,
 ) -> Evaluated:
-    """The values of one step from what is given, with a track beside them; only what `wanted` needs
-    if it is given."""
+    """The values of one step from what is given, with a track beside them: all of them, or what is
+    wanted."""
     step = program.step
     starting = [*given.captured, *given.params, *given.hidden, *given.other, *given.inputs]
     values = Evaluated(dict(zip(step.jaxpr.invars, starting, strict=True)), dict(track.start))
@@ -187,7 +196,7 @@ def evaluate(
             made = _apply(program, k, eqn, values.of(eqn.invars), overrides)
             followed = _follow(program, k, eqn, made, values, track)
         else:
-            made = [overrides.known[eqn.outvars[0]]]
+            made = _changed(eqn, [overrides.known[eqn.outvars[0]]], overrides)
             followed = _with_terms(eqn, made, None, track)
         if spared is not None:
             made = _held(spared, eqn, made)
@@ -255,34 +264,50 @@ def _with_terms(
 
 
 def _needed(
-    program: Program, track: Track, overrides: Overrides, wanted: Sequence[Atom] | None
+    program: Program, track: Track, overrides: Overrides, wanted: Wanted | None
 ) -> dict[int, bool]:
-    """The equations, by number, that `wanted` needs, and whether one needs its operands: a product
-    that is known does not where the track ends at all of them. Behind such a product nothing is
-    evaluated, so a layer does not look at the layers before it."""
+    """The equations, by number, that are needed, and whether one needs its operands: what is known
+    does not where nothing that arrives moves. Behind it nothing is evaluated, so a layer does not
+    look at the layers before it, nor a read-out at the units."""
     eqns, self_paths = program.step.jaxpr.eqns, program.layout.self_paths
     if wanted is None:
         return dict.fromkeys(range(len(eqns)), True)
-    alive, needed = {a for a in wanted if isinstance(a, Var)}, {}
+    moved = _moved(program, track, overrides, wanted.moving)
+    alive, needed = {a for a in wanted.atoms if isinstance(a, Var)}, {}
     for k in reversed(range(len(eqns))):
         eqn = eqns[k]
         if alive.isdisjoint(eqn.outvars):
             continue
-        needed[k] = not _is_closed(program, k, eqn, track, overrides)
+        needed[k] = k in moved or eqn.outvars[0] not in overrides.known
         if needed[k]:
             alive.update(a for a in eqn.invars if isinstance(a, Var))
             alive.update(path.x for v in eqn.outvars for path in self_paths.get(v, ()))
     return needed
 
 
-def _is_closed(program: Program, k: int, eqn: JaxprEqn, track: Track, overrides: Overrides) -> bool:
-    """Whether an equation is a product that is known and the track ends at its operands."""
-    y = eqn.outvars[0]
-    changed = overrides.feedback, overrides.added, overrides.fixed, program.layout.self_paths
-    if y not in overrides.known or any(y in of for of in changed):
-        return False
-    cut = track.cuts.get(k, frozenset()) | {program.weight_operand.get(y)}
-    return all(isinstance(a, Literal) or i in cut for i, a in enumerate(eqn.invars))
+def _moved(program: Program, track: Track, overrides: Overrides, moving: Sequence[Var]) -> set[int]:
+    """The equations, by number, of which an operand moves, on the track or beside it."""
+    on_track: set[Var] = {*track.start, *track.born, *track.added}
+    plain: set[Var] = {*moving}
+    moved = set()
+    for k, eqn in enumerate(program.step.jaxpr.eqns):
+        if not eqn.outvars:
+            continue
+        atoms = {i: a for i, a in enumerate(eqn.invars) if isinstance(a, Var)}
+        held, cut = overrides.held.get(k, NOTHING), track.cuts.get(k, frozenset())
+        paths = program.layout.self_paths.get(eqn.outvars[0], ())
+        moves = any(a in plain for i, a in atoms.items() if i not in held)
+        follows = any(a in on_track for i, a in atoms.items() if i not in cut)
+        follows = follows or any(path.x in on_track for path in paths)
+        if moves or follows:
+            moved.add(k)
+        if moves:
+            plain.update(eqn.outvars)
+        if follows:
+            on_track.update(eqn.outvars)
+        plain.update(v for v in eqn.outvars if v in overrides.added)
+        plain.update(v for v in eqn.outvars if v in track.joins and v in on_track)
+    return moved
 
 
 def _apply(
@@ -298,6 +323,11 @@ def _apply(
         made = [known(eqn, values, overrides.known[y], program.side_by_side(eqn))]
     else:
         made = bind(eqn, values)
+    return _changed(eqn, made, overrides)
+
+
+def _changed(eqn: JaxprEqn, made: list[Any], overrides: Overrides) -> list[Any]:
+    """The outputs of an equation with the terms on top of them, and held where they are fixed."""
     for place, v in enumerate(eqn.outvars):
         if v in overrides.added:
             made[place] = lax.add(made[place], overrides.added[v])

@@ -21,7 +21,7 @@ from ..graph.analysis import Row
 from ..graph.samples import sample_axes
 from ..plan.steady import Steady
 from .entries import Entries
-from .evaluate import Cuts, Overrides, Track, combine, evaluate
+from .evaluate import Cuts, Overrides, Track, Wanted, combine, evaluate
 
 if TYPE_CHECKING:
     from .course import Moment
@@ -182,7 +182,8 @@ def new_hidden(
         detours=window.detours(moment),
         overrides=overrides,
     )
-    return evaluate(program, window.at(moment), track, overrides, wanted).on_track(wanted)
+    values = evaluate(program, window.at(moment), track, overrides, Wanted(wanted))
+    return values.on_track(wanted)
 
 
 def pull_both(

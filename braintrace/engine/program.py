@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
 from .._jax import JaxprEqn, Var, is_complex, is_float
 from ..graph.analysis import Analysis
+from ..ops.families import Family, family
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
 from ..step import Step
@@ -56,17 +57,32 @@ class Program:
 
     @cached_property
     def kept(self) -> list[Var]:
-        """What is costly to compute again, so that the loop keeps it: products with weights, and
-        curves of them. XLA drops of these what nobody asks for, a product behind its curve."""
-        return [*self.products, *curves_of(self.step, self.products)]
+        """What the loop keeps, so that it need not be computed again: products with weights, and
+        curves of them, which are costly; and what is made just to be multiplied by a weight. XLA
+        drops of these what nobody asks for, a product behind its curve."""
+        curves = curves_of(self.step, self.products)
+        return list(dict.fromkeys([*self.products, *curves, *self._operands]))
+
+    @property
+    def _operands(self) -> Iterator[Var]:
+        """What element-wise equations make for products with weights, alone or as one of several
+        parts side by side; new states are kept anyway."""
+        multiplied = {r.x_var for r in self.layout.relations if r.x_var is not None}
+        for eqn in self.analysis.eqns:
+            if eqn.primitive.name == 'concatenate' and eqn.outvars[0] in multiplied:
+                multiplied.update(a for a in eqn.invars if isinstance(a, Var))
+        multiplied.difference_update(self.step.hidden_outs)
+        for eqn in self.analysis.eqns:
+            if family(eqn) is Family.ELEMENTWISE and eqn.outvars[0] in multiplied:
+                yield eqn.outvars[0]
 
     @cached_property
     def renewed(self) -> dict[int, Var]:
-        """The new states, by the number of their leaf, that are the one output of an equation. They
-        are known, since the next step has them as its old ones."""
+        """The new states, by the number of their leaf, that are the one output of an equation and
+        not kept anyway. They are known, since the next step has them as its old ones."""
         made = {v for e in self.analysis.eqns if len(e.outvars) == 1 for v in e.outvars}
         outs = enumerate(self.step.hidden_outs)
-        return {i: v for i, v in outs if v in made and is_float(v)}
+        return {i: v for i, v in outs if v in made and v not in self.kept and is_float(v)}
 
     @cached_property
     def weight_operand(self) -> dict[Var, int]:

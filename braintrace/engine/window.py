@@ -154,11 +154,13 @@ class Window:
         return Moment(*state, inputs, self.kept, detours, self._ok, self._new_states)
 
     @property
+    def _renewed(self) -> dict[int, Var]:
+        """The new states that are known: none where samples are left out, which keep their own."""
+        return self.program.renewed if self.given.spared is None else {}
+
+    @cached_property
     def _new_states(self) -> list[Any]:
-        """The states after all steps, those of `program.renewed`."""
-        if self.given.spared is not None:
-            return []
-        return [moved_up(self.before[i], self.hidden[i]) for i in self.program.renewed]
+        return [moved_up(self.before[i], self.hidden[i]) for i in self._renewed]
 
     def moment(self, k: int) -> Moment:
         """One of the steps, without an axis of steps."""
@@ -177,8 +179,7 @@ class Window:
     def known(self, moment: Moment) -> Mapping[Var, Any]:
         """What is known of one step, by variable: what the loop kept, and the new states."""
         kept = dict(zip(self.program.kept, moment.kept, strict=True))
-        new = self.program.renewed.values() if self.given.spared is None else ()
-        return dict(zip(new, moment.new, strict=True)) | kept
+        return dict(zip(self._renewed.values(), moment.new, strict=True)) | kept
 
     def detours(self, moment: Moment) -> Mapping[Detour, Any]:
         """What a unit's change comes back as in one step, by detour."""
@@ -208,16 +209,18 @@ class Window:
 
     def values(self, wanted: Sequence[Var]) -> list[Any]:
         """The values of some variables at all steps, `(K, *shape)` each."""
-        jaxpr, known = self.program.step.jaxpr, self.program.kept
+        jaxpr = self.program.step.jaxpr
+        known = [*self.program.kept, *self._renewed.values()]
         eqns = [e for e in jaxpr.eqns if not e.effects and set(known).isdisjoint(e.outvars)]
         program = new_jaxpr([*jaxpr.invars, *known], wanted, prune(eqns, wanted))
 
-        def one(hidden, other, inputs, kept):
-            given = self.given.captured, self.params, hidden, other, inputs, kept
+        def one(hidden, other, inputs, known):
+            given = self.given.captured, self.params, hidden, other, inputs, known
             return run_jaxpr(program, *[a for part in given for a in part])
 
         state = self.before, self.before_other
-        return all_steps(one, self.length, *state, self.given.inputs, self.kept)
+        values = [*self.kept, *self._new_states]
+        return all_steps(one, self.length, *state, self.given.inputs, values)
 
     def operand(self, use: Use) -> Any:
         """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise

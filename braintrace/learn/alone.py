@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..engine.blocks import in_blocks
 from ..engine.course import Course, State
+from ..engine.credit import Asked
 from ..engine.evaluate import Given
 from ..engine.window import Window
 from ..rules.carrier import Contribution, PartCarrier
@@ -53,7 +54,8 @@ def grad_in_parts(
         (after, later, totals), (inputs, cotangents, per_step, course) = state, x
         before = [a[0] for a in course.hidden], [a[0] for a in course.other]
         again = window(before, inputs, len(cotangents[0]), (course, after))
-        here = extra._replace(steps=per_step, weights=cotangents[0])
+        asked = Asked(carrier.asks_of, inputs=False)
+        here = extra._replace(steps=per_step, weights=cotangents[0], asked=asked)
         step = core.signal.same_step(again, cotangents, carried.traces, here)
         given, earlier = carrier.part(again, step.credit, later)
         totals = core.added(totals, Contribution(given.weights, step.params))

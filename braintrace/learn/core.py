@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from ..engine.blocks import in_blocks
-from ..engine.credit import through_readers
+from ..engine.credit import Asked, through_readers
 from ..engine.program import Program
 from ..engine.window import Cotangents, Window
 from ..graph.compile import Graph, without_large_traces
@@ -238,6 +238,7 @@ class Core:
         cotangents = list(block.cotangents or ())
         if self.single_step:
             assert isinstance(self.carrier, BlockCarrier)
+            extra = extra._replace(asked=Asked(self.carrier.asks_of, not block.is_loss))
             step = self.signal.same_step(window, cotangents, carried.traces, extra)
             before = None if block.alone else own
             given, traces = self.carrier.block(before, window, step.credit, carried.steps, keep)

@@ -203,6 +203,17 @@ class Layout:
         numbered = enumerate(self.relations)
         return frozenset(i for i, r in numbered if readers.acts_on_units_only(self.graph, r))
 
+    def are_signalled(self, relations: frozenset[int]) -> bool:
+        """Whether all credit that the outputs of these relations get in a step comes by way of new
+        values of states that are carried, each of its own unit, and all states of these units that
+        are seen are carried: signals there say all of it."""
+        groups = {s.group for s in self.slots for f in s.feeds if f.relation in relations}
+        return relations <= self.pure and all(map(self._is_seen_as_carried, groups))
+
+    def _is_seen_as_carried(self, group: int) -> bool:
+        units = self.units[group]
+        return units.number_of_colours == 1 and self.exposed(group) == units.rows
+
     @cached_property
     def steady_transitions(self) -> dict[int, list[list[Steady | None]]]:
         """How the slope of each state of a group by the old value of each changes; None where it

@@ -26,8 +26,9 @@ from ..plan.layout import Feed
 
 class Backwards(NamedTuple):
     """What goes from the last step of a window to the first: credit `mu` after each step, (K,
-    *units) for each state, and at the entry, (states, *units); the entries of
-    `Q[k] = d h_end / d h_k` at all steps and at the entry, or None."""
+    *units) for each state, with the signals of that step where there are some, and at the entry,
+    (states, *units); the entries of `Q[k] = d h_end / d h_k` at all steps and at the entry, or
+    None."""
 
     mu: list[jax.Array]
     mu_entry: jax.Array
@@ -45,26 +46,38 @@ class Backwards(NamedTuple):
         return [of_state(row) for row in self.Q]
 
 
+class UnitCredit(NamedTuple):
+    """The credit of a group in each step, (K, *units) for each state: of the new states (the
+    signals `s_k`), and of the old ones (`c_k`); None for none."""
+
+    new: Sequence[jax.Array] | None
+    old: Sequence[jax.Array] | None
+
+
 def backwards(
-    D: Entries, c: Sequence[jax.Array], keep: bool, later: jax.Array | None = None
+    D: Entries, credit: UnitCredit, keep: bool, later: jax.Array | None = None
 ) -> Backwards:
-    """`mu_{k-1} = c_k + D_k^T mu_k` and, with `keep`, `Q_{k-1} = Q_k D_k`; `c` is (K, *units) for
-    each state. `later`, (states, *units), is the credit after the last step, none by default."""
-    length = len(c[0])
+    """`mu_{k-1} = c_k + D_k^T (s_k + mu_k)` and, with `keep`, `Q_{k-1} = Q_k D_k`. `later`,
+    (states, *units), is the credit after the last step, none by default."""
+    like = credit.new or credit.old
+    assert like is not None, 'a group has credit of one kind at least'
+    length = len(like[0])
     in_each, in_all = of_each_step(D, length), of_all_steps(D, length)
-    end = [jnp.zeros_like(a[0]) for a in c] if later is None else list(later)
+    end = [jnp.zeros_like(a[0]) for a in like] if later is None else list(later)
     last = identity(D, end)
 
     def turn(carry, at):
-        (mu, Q), (D_k, c_k) = carry, at
+        (mu, Q), (D_k, credit_k) = carry, at
         D_k = filled(D_k, in_all)
-        earlier = back_through(D_k, mu, c_k)
+        if credit_k.new is not None:
+            mu = [a + s for a, s in zip(mu, credit_k.new, strict=True)]
+        earlier = back_through(D_k, mu, credit_k.old)
         if not keep:
-            return (earlier, Q), carry
-        return (earlier, together(product(apart_again(Q, last, 0), D_k), last)), carry
+            return (earlier, Q), (mu, Q)
+        return (earlier, together(product(apart_again(Q, last, 0), D_k), last)), (mu, Q)
 
     start = end, together(last, last) if keep else {}
-    (before, Q_entry), (mu, Q) = scan(turn, start, (in_each, list(c)), length, reverse=True)
+    (before, Q_entry), (mu, Q) = scan(turn, start, (in_each, credit), length, reverse=True)
     mu_entry = jnp.stack(before)
     if not keep:
         return Backwards(mu, mu_entry, None, None)

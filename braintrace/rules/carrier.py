@@ -46,8 +46,8 @@ class Credit:
     """Credit inside each step (single-step), all with the steps first.
 
     Args:
-        y: of each relation's output.
-        hidden: of the old hidden leaves along their own transition.
+        y: of each relation's output, as far as it was asked for.
+        hidden: when asked, of the old hidden leaves along their own transition.
         along_units: when asked, of each relation's output along position-wise paths only.
         signals: when asked, `signals(together)`, of the new hidden leaves, each with the rest of
             its group (`together`: with all others) held fixed.
@@ -55,7 +55,7 @@ class Credit:
     """
 
     y: list[Any]
-    hidden: list[Any]
+    hidden: Callable[[], list[Any]]
     along_units: Callable[[], list[Any]]
     signals: Callable[[bool], list[Any]]
     past: list[Any] | None = None
@@ -141,6 +141,12 @@ class BlockCarrier(Carrier):
 
     credit: ClassVar[tuple[str, ...]] = (SINGLE_STEP, MULTI_STEP)
 
+    @property
+    def asks_of(self) -> frozenset[int]:
+        """The relations, by number, whose outputs' credit `block` looks at; `credit.y` may have
+        None for the others."""
+        return frozenset(range(len(self.layout.relations)))
+
     @abstractmethod
     def block(
         self, traces: Traces | None, window: Window, credit: Credit, steps: Any, keep: bool
@@ -184,6 +190,10 @@ class Several(BlockCarrier):
 
     def _own(self, part: BlockCarrier, traces: Traces) -> Traces:
         return {key: traces[key] for key in jax.eval_shape(part.init)}
+
+    @property
+    def asks_of(self) -> frozenset[int]:
+        return frozenset().union(*[part.asks_of for part in self.parts])
 
     @property
     def step_bytes(self) -> int:

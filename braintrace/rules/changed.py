@@ -141,7 +141,7 @@ def _at_all_steps(credit: Credit) -> tuple:
     """The parts of a credit, those that wait to be asked for as well: where nobody asks, XLA leaves
     them out."""
     waiting = credit.along_units(), credit.signals(False), credit.signals(True)
-    return credit.y, credit.hidden, credit.past, *waiting
+    return credit.y, credit.hidden(), credit.past, *waiting
 
 
 def _at(parts: tuple, k: Any) -> Credit:
@@ -149,4 +149,6 @@ def _at(parts: tuple, k: Any) -> Credit:
     y, hidden, past, along_units, alone, together = jax.tree.map(
         lambda a: jax.lax.dynamic_slice_in_dim(a, k, 1), parts
     )
-    return Credit(y, hidden, lambda: along_units, lambda of: together if of else alone, past)
+    return Credit(
+        y, lambda: hidden, lambda: along_units, lambda of: together if of else alone, past
+    )

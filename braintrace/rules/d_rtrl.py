@@ -8,12 +8,18 @@ op, along position-wise paths, and `Q_k = D_K ... D_{k+1}` is what step k has be
 `mu_k` is the credit of the state after step k that later steps of the block send back through the
 transitions, `mu_{k-1} = c_k + D_k^T mu_k`: credit from the future travels only where the trace
 travels, so the result does not depend on how time is cut into blocks.
+
+Where all credit of a step comes by way of states that are carried, as signals `s_k` at their new
+values, it joins that of later steps before it goes through the slopes:
+
+    dw  = lam_a . e_a + sum_k x_k (x) df_k . (s_k + mu_k)         mu_{k-1} = D_k^T (s_k + mu_k)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any, ClassVar
 
 import jax
@@ -34,7 +40,7 @@ from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Scope, Slot
 from ..plan.slopes import constant_slope, is_leak
 from ..plan.step_sizes import of_an_output, of_credit, of_transitions
-from .backwards import Backwards, backwards
+from .backwards import Backwards, UnitCredit, backwards
 from .carrier import Contribution, Credit, Entry, PartCarrier, Traces
 from .last_step import LastStep
 from .leak import Leak
@@ -72,6 +78,10 @@ class PositionWise(PartCarrier):
     def groups(self) -> list[int]:
         """The groups its traces follow."""
         return list(dict.fromkeys(s.group for s in self.slots))
+
+    @property
+    def asks_of(self) -> frozenset[int]:
+        return self.chosen - self.signalled
 
     @property
     def step_bytes(self) -> int:
@@ -143,17 +153,23 @@ class PositionWise(PartCarrier):
     ) -> tuple[dict[int, Any], dict[int, Backwards]]:
         """The credit of the outputs of each relation at all steps, with that of later steps; and
         how this goes back in each group. `later` is what comes from after the window, if any."""
-        dy, backs = {r: credit.y[r] for r in self.chosen}, {}
+        dy = {r: [] if r in self.signalled else [credit.y[r]] for r in self.chosen}
+        backs = {}
         for group in self.groups:
             D = self.transition(window, group)
-            c = self._credit_of_units(credit, group, D)
-            backs[group] = back = backwards(D, c, keep, later.get(group))
+            of_units = self._credit_of_units(credit, group, D)
+            backs[group] = back = backwards(D, of_units, keep, later.get(group))
             for s in self.slots_of(group):
                 for f in s.feeds:
                     df = window.factors.least_slopes(f.relation, group, f.unit)
-                    mu = [f.at_y(a) for a in back.mu]
-                    dy[f.relation] = dy[f.relation] + inner(df, mu)
-        return dy, backs
+                    dy[f.relation].append(inner([f.at_y(a) for a in back.mu], df))
+        return {r: reduce(jnp.add, terms) for r, terms in dy.items()}, backs
+
+    @cached_property
+    def signalled(self) -> frozenset[int]:
+        """The relations whose credit in a step comes as signals: all that have a trace, or none."""
+        traced = frozenset(f.relation for s in self.slots for f in s.feeds)
+        return traced if self.layout.are_signalled(traced) else frozenset()
 
     def _renews(self, s: Slot) -> bool:
         """Whether the op of a weight takes its trace through a block and reads it at once, and the
@@ -180,18 +196,20 @@ class PositionWise(PartCarrier):
         )
         return met, new.astype(self._stored(s))
 
-    def _credit_of_units(self, credit: Credit, group: int, D: Entries) -> list[jax.Array]:
-        """The credit `c[state][k, unit]` of each step's old state along the transition of this
-        rule."""
-        units = self.layout.units[group]
+    def _credit_of_units(self, credit: Credit, group: int, D: Entries) -> UnitCredit:
+        """The credit of the states of a group in each step: signals, or that of the old states
+        along the transition of this rule."""
+        by_state = self.layout.units[group].credit_by_state
+        past = None if credit.past is None else by_state(credit.past)
+        if self.signalled:
+            return UnitCredit(by_state(credit.signals(False)), past)
         if self.leak is not None or self.layout.scope is Scope.COUPLED:
-            signals = units.credit_by_state(credit.signals(False))
-            c = back_through(D, signals, [jnp.zeros_like(a) for a in signals])
+            c = back_through(D, by_state(credit.signals(False)))
         else:
-            c = units.credit_by_state(credit.hidden)
-        if credit.past is None:
-            return c
-        return [a + more for a, more in zip(c, units.credit_by_state(credit.past), strict=True)]
+            c = by_state(credit.hidden())
+        if past is not None:
+            c = [a + more for a, more in zip(c, past, strict=True)]
+        return UnitCredit(None, c)
 
     def read(self, traces: Traces, entry: Entry) -> Contribution:
         weights: dict[int, Any] = {}
@@ -207,7 +225,7 @@ class PositionWise(PartCarrier):
             D = self.transition(window, group)
             units = self.layout.units[group]
             none = jnp.zeros((window.length, *units.shape), units.dtype)
-            back = backwards(D, [none] * units.states, keep=True)
+            back = backwards(D, UnitCredit(None, [none] * units.states), keep=True)
             for s in self.slots_of(group):
                 new |= self.kept(s).advance(traces, window, back)
         return new

@@ -120,7 +120,7 @@ class Filtered(BlockCarrier):
         filtered = replace(
             credit,
             y=_plus(credit.y, dy),
-            hidden=_plus(credit.hidden, dh),
+            hidden=lambda: _plus(credit.hidden(), dh),
             signals=lambda together: _plus(credit.signals(together), more),
         )
         given, new = self.inner.block(traces, window, filtered, steps, keep)

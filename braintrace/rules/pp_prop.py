@@ -3,6 +3,7 @@
     ex_t = a_x ex_{t-1} + x_t                  ef_t = a_f D_t ef_{t-1} + (1 - a_f) df_t
     dw_t = ex_t (x) (s_t . ef_t) / (1 - a_f^(t+1))
 
+`s_t` is a signal at the new states, where that is all the credit that y gets in a step. Else
 `s_t . ef_t` is formed at the entry of the step: the credit of the old state along its transition
 meets `ef_{t-1}`, the position-wise credit of y meets the rest. Same-step credit that reaches y in
 another way has no trace and enters with x_t.
@@ -70,6 +71,10 @@ class Factorised(BlockCarrier):
     leaky: bool = False
     follows_relations: ClassVar[bool] = True
     mixes_states: ClassVar[bool] = False
+
+    @property
+    def asks_of(self) -> frozenset[int]:
+        return self.chosen - self.signalled
 
     @property
     def step_bytes(self) -> int:
@@ -148,11 +153,11 @@ class Factorised(BlockCarrier):
     ) -> tuple[Contribution, Traces | None]:
         old = self.init() if traces is None else traces
         impure = self.chosen - self.layout.pure
-        direct = dict(enumerate(credit.y))
+        direct = {r: credit.y[r] for r in self.asks_of}
         if impure:
             along = credit.along_units()
             direct |= {r: along[r] for r in impure}
-        signals, late, new = self._signals(old, window, credit, direct, steps)
+        signals, late, new = self._met_by_credit(old, window, credit, direct, steps)
         followed, ex = self.averaged.over(old, window)
         of_inputs = {r: self.alike[r] for r in self.inputs}
         weights = self.averaged.gradients(signals, of_inputs, old, followed, window)
@@ -167,26 +172,37 @@ class Factorised(BlockCarrier):
             weights[r] = weights[r] + gradient(window.ops[r], window.operands[r], rest)
         return Contribution(weights), {**ex, **new} if keep else None
 
-    def _signals(
+    @cached_property
+    def signalled(self) -> frozenset[int]:
+        """The relations whose credit in a step comes as signals: all that have a trace, or none."""
+        traced = frozenset(o.feed.relation for o in self.outputs)
+        return traced if self.layout.are_signalled(traced) else frozenset()
+
+    def _met_by_credit(
         self, old: Traces, window: Window, credit: Credit, direct: dict[int, Any], steps: Any
     ) -> tuple[dict[int, Any], dict[int, Any], Traces]:
         """`s_k . ef_k`, corrected, for one of the relations that are alike, `(K, *y)`; what outputs
         take from the state before a step, which belongs to the step before; and the output traces
         at the end."""
-        leaves = [credit.signals(False) if self.identity else credit.hidden]
+        at_new = self.signalled or self.identity
+        leaves = [credit.signals(False) if at_new else credit.hidden()]
         if credit.past is not None:
             leaves.append(credit.past)
         given = [self._by_state(of_leaves) for of_leaves in leaves]
         now = steps + jnp.arange(window.length)
         lacks = [correction(self.decay_f, now - late) for late in range(len(given))]
-        at_y = {r: direct[r] for r in self.alike.values()}
+        at_y = {r: direct[r] for r in {*self.alike.values()} - self.signalled}
 
-        def meet(traces: Traces, x: tuple) -> list[dict]:
-            at_y, given, lacks = x
-            met, *late = [self._met_by_relation(traces, credit) for credit in given]
-            signals = {
-                r: (1 - self.decay_f) * a + self.decay_f * met.get(r, 0) for r, a in at_y.items()
-            }
+        def meet(before: Traces, after: Traces, x: tuple) -> list[dict]:
+            at_y, [now, *past], lacks = x
+            if self.signalled:
+                signals = self._met_by_relation(after, now)
+            else:
+                met = self._met_by_relation(before, now)
+                signals = {r: self.decay_f * a for r, a in met.items()}
+            for r, a in at_y.items():
+                signals[r] = (1 - self.decay_f) * a + signals.get(r, 0)
+            late = [self._met_by_relation(before, credit) for credit in past]
             pairs = zip([signals, *late], lacks, strict=True)
             return [{r: a / lack.astype(a.dtype) for r, a in of.items()} for of, lack in pairs]
 
@@ -219,10 +235,14 @@ class Factorised(BlockCarrier):
         return factors.entries(group)
 
     def _output_traces(
-        self, traces: Traces, window: Window, seen: Callable[[Traces, Any], Any], xs: Any = ()
+        self,
+        traces: Traces,
+        window: Window,
+        seen: Callable[[Traces, Traces, Any], Any],
+        xs: Any = (),
     ) -> tuple[Any, Traces]:
-        """What is `seen(traces, x)` of the output traces before each step of a window, and the
-        traces at its end."""
+        """What is `seen(before, after, x)` of the output traces before and after each step of a
+        window, and the traces at its end."""
 
         def turn(old, at):
             moment, x = at
@@ -235,11 +255,11 @@ class Factorised(BlockCarrier):
                     for moved, slope in zip(_moved_on(D[group], feed, old[key]), df, strict=True)
                 ]
                 new[key] = stacked(grown).astype(old[key].dtype)
-            return new, seen(old, x)
+            return new, seen(old, new, x)
 
         start = {o.key: traces[o.key] for o in self.own_outputs}
-        new, before = scan(turn, start, (window.moments, xs), window.length)
-        return before, new
+        new, made = scan(turn, start, (window.moments, xs), window.length)
+        return made, new
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         layout = self.layout
@@ -271,7 +291,7 @@ class Factorised(BlockCarrier):
         x = self.averaged.inputs(window)
         new = self.averaged.after(whole, {key: a[:-1] for key, a in x.items()})
         new |= {_last(key): a[-1] for key, a in x.items()}
-        before, _ = self._output_traces(whole, window, _as_they_are)
+        before, _ = self._output_traces(whole, window, _before)
         last = window.factors.in_step(window.moment(-1))
         for key, group, feed in self.own_outputs:
             D = self._transition(last, group)
@@ -314,13 +334,13 @@ class Factorised(BlockCarrier):
         return True
 
 
-def _nothing(traces: Traces, x: Any) -> None:
+def _nothing(before: Traces, after: Traces, x: Any) -> None:
     """Nothing is seen."""
 
 
-def _as_they_are(traces: Traces, x: Any) -> Traces:
-    """All is seen."""
-    return traces
+def _before(before: Traces, after: Traces, x: Any) -> Traces:
+    """The traces before each step."""
+    return before
 
 
 def _moved_on(D: Entries, feed: Feed, ef: jax.Array) -> list[jax.Array]:

@@ -25,11 +25,14 @@ import jax.numpy as jnp
 
 from .._jax import Var
 from ..engine.credit import (
+    ALL,
     NO_FEEDBACK,
+    Asked,
     Feedback,
     along_units,
     from_signals,
     of_new_state,
+    of_old_state,
     of_state_before,
     same_step,
 )
@@ -46,12 +49,13 @@ FEEDBACK = 'feedback'  # the kind of the weights that a signal keeps
 
 class Extra(NamedTuple):
     """What a signal takes from outside: values for the whole run, values with the steps as first
-    axis, and how much the loss of each step, `(K,)` or `(K, samples)`, counts in the objective
-    (None: as its credit says)."""
+    axis, how much the loss of each step, `(K,)` or `(K, samples)`, counts in the objective (None:
+    as its credit says), and what is asked of it."""
 
     fixed: Any = None
     steps: Any = None
     weights: Any = None
+    asked: Asked = ALL
 
 
 NO_EXTRA = Extra()
@@ -73,7 +77,7 @@ def _keeps_nothing(params: Sequence[Any] | None) -> Traces:
 def _gradient_in_step(
     window: Window, cotangents: Sequence[Any], kept: Traces, extra: Extra
 ) -> StepCredit:
-    return _credit(window, cotangents, NO_FEEDBACK)
+    return _credit(window, cotangents, NO_FEEDBACK, extra.asked)
 
 
 def _as_it_arrives(
@@ -116,11 +120,13 @@ class Signal:
 GRADIENT = Signal(linear=True)
 
 
-def _credit(window: Window, cotangents: Sequence[Any], feedback: Feedback) -> StepCredit:
-    inside = same_step(window, cotangents, feedback)
+def _credit(
+    window: Window, cotangents: Sequence[Any], feedback: Feedback, asked: Asked
+) -> StepCredit:
+    inside = same_step(window, cotangents, feedback, asked)
     credit = Credit(
         inside.y,
-        inside.hidden,
+        lambda: of_old_state(window, cotangents, feedback),
         lambda: along_units(window, cotangents, feedback),
         lambda together: of_new_state(window, cotangents, feedback, together),
         of_state_before(window, cotangents, feedback),
@@ -131,7 +137,7 @@ def _credit(window: Window, cotangents: Sequence[Any], feedback: Feedback) -> St
 def _credit_of_signals(window: Window, signals: list[Any]) -> Credit:
     """The credit that these signals at the new hidden leaves give."""
     y, hidden = from_signals(window, signals)
-    return Credit(y, hidden, lambda: y, lambda together: signals)
+    return Credit(y, lambda: hidden, lambda: y, lambda together: signals)
 
 
 # ---- random feedback ----
@@ -192,7 +198,7 @@ class RandomWeights:
     def same_step(
         self, window: Window, cotangents: Sequence[Any], kept: Traces, extra: Extra
     ) -> StepCredit:
-        return _credit(window, cotangents, self.feedback(window, kept))
+        return _credit(window, cotangents, self.feedback(window, kept), extra.asked)
 
     def entry(
         self, window: Window, cotangents: Sequence[Any], hidden: list[Any], kept: Traces
@@ -227,7 +233,7 @@ def square_feedback(layout: Layout, key: Any, scale: float = 0.1) -> Signal:
         return _by_group(layout, signals, one)
 
     def in_step(window, cotangents, kept, extra) -> StepCredit:
-        inside = same_step(window, cotangents)
+        inside = same_step(window, cotangents, asked=extra.asked)
         signals = through(of_new_state(window, cotangents), kept)
         return StepCredit(inside.params, _credit_of_signals(window, signals), inside.inputs)
 
@@ -251,7 +257,7 @@ def modulator(layout: Layout) -> Signal:
                 'set `learner.modulator`.'
             )
         _check_groups(extra.steps, layout)
-        inside = same_step(window, cotangents)
+        inside = same_step(window, cotangents, asked=extra.asked)
         zeros = window.zeros_at(layout.graph.step.hidden_vars)
 
         def one(g: Group, s: Any, columns: bool) -> Any:

@@ -116,6 +116,9 @@ def _of_factorised(carrier: Factorised, single_step: bool) -> Letters:
         return Letters(
             _factors(), update, 'dw = ex[t] (x) dy, with the credit dy of y in this step.'
         )
+    if carrier.signalled:
+        gradient = f'dw = ex[t] (x) s . ef[t] / (1 - {b}**(t + 1)): s is the credit of h[t].'
+        return Letters(_factors(), update, gradient)
     gradient = (
         f'dw = ex[t] (x) ({b} c . ef[t-1] + (1 - {b}) dy) / (1 - {b}**(t + 1)): c is the credit of '
         'h[t-1], dy that of y.'

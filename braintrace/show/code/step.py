@@ -11,6 +11,7 @@ import jax.numpy as jnp
 
 from ..._jax import is_float
 from ...engine.entries import whole
+from ...engine.loop import inner
 from ...engine.program import Program
 from ...engine.window import Window
 from ...learn.core import KEEP, Core
@@ -215,12 +216,23 @@ class Lettered:
         elif carrier.follows_relations:
             yield from self._factors(window)
         if seen.credit is not None:
-            for r, dy in enumerate(seen.credit.y):
+            asked = {r: dy for r, dy in enumerate(seen.credit.y) if dy is not None}
+            for r, dy in {**self._through_slopes(window, seen.credit), **asked}.items():
                 yield Letter(f'dy_{self.weight(r)}', False), dy[0]
-            yield from self._of_states('c', [c[0] for c in seen.credit.hidden])
+            yield from self._of_states('c', [c[0] for c in seen.credit.hidden()])
             yield from self._of_states('s', [s[0] for s in seen.credit.signals(False)])
         if seen.entry is not None:
             yield from self._of_states('lam', seen.entry)
+
+    def _through_slopes(self, window: Window, credit: Credit) -> dict[int, Any]:
+        """The credit of the output of each relation that has a trace, from signals at the units."""
+        layout, dy = self.core.program.layout, {}
+        for slot in layout.slots:
+            s = layout.units[slot.group].credit_by_state(credit.signals(False))
+            for f in slot.feeds:
+                df = window.factors.slopes(f.relation, slot.group, f.unit)
+                dy[f.relation] = inner([f.at_y(a) for a in s], df)
+        return dy
 
     def _of_states(self, letter: str, leaves: Sequence[Any]) -> Iterator[tuple[Letter, Any]]:
         single = len(self._hidden) == 1

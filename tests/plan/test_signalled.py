@@ -1,0 +1,100 @@
+"""Where all credit of a step is a signal at states that are carried, and where it is not: the
+gradient is the same, by signals or by the credit of outputs and old states."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from inside import graph_of
+
+import braintrace
+from braintrace.plan.layout import Layout, lay_out
+
+RNG = np.random.default_rng(0)
+N, BATCH, STEPS = 4, 2, 7
+XS = RNG.standard_normal((STEPS, BATCH, 3))
+P = {name: RNG.standard_normal((3, N)) for name in ('W', 'Wr', 'Wz', 'Wa')}
+P |= {name: 0.6 * RNG.standard_normal((N, N)) for name in ('R', 'Rr', 'Rz', 'up')}
+P |= {'b': RNG.standard_normal(N), 'out': RNG.standard_normal((N, 2))}
+H = jnp.zeros((BATCH, N))
+
+
+def gru(p, h, x):
+    z, r = (jax.nn.sigmoid(x @ p[f'W{g}'] + h @ p[f'R{g}']) for g in 'zr')
+    h = (1 - z) * h + z * jnp.tanh(x @ p['W'] + (r * h) @ p['R'] + p['b'])
+    return h, h @ p['out']
+
+
+def read_before_its_reset(p, h, x):
+    new = 0.8 * h + jnp.tanh(x @ p['W'] + h @ p['R'])
+    return new, jnp.tanh(h) @ p['out'] + new @ p['out']
+
+
+def two_layers(p, h, x):
+    first = 0.7 * h[0] + jnp.tanh(x @ p['W'] + h[0] @ p['R'])
+    second = 0.9 * h[1] + jnp.tanh(first @ p['up'] + p['b'])
+    return (first, second), second @ p['out']
+
+
+def two_states_seen(p, h, x):
+    v = 0.9 * h[0] + x @ p['W'] - 0.3 * h[1]
+    a = 0.8 * h[1] + jnp.tanh(v) * p['b']
+    return (v, a), (jnp.sin(v) * a) @ p['out']
+
+
+def lstm(p, h, x):
+    i, f = jax.nn.sigmoid(x @ p['Wz'] + h[1] @ p['Rz']), jax.nn.sigmoid(x @ p['Wr'])
+    c = f * h[0] + i * jnp.tanh(x @ p['W'] + h[1] @ p['R'])
+    new = jax.nn.sigmoid(x @ p['Wa']) * jnp.tanh(c)
+    return (c, new), new @ p['out']
+
+
+def product_that_is_read(p, h, x):
+    y = x @ p['W']
+    h = 0.9 * h + jnp.tanh(y + p['b'])
+    return h, h @ p['out'] + y[:, :2]
+
+
+def neighbours(p, h, x):
+    h = 0.5 * h + 0.3 * jnp.roll(h, 1, -1) + jnp.tanh(x @ p['W'])
+    return h, h @ p['out']
+
+
+BY_SIGNALS = gru, read_before_its_reset, two_layers, two_states_seen
+BY_OUTPUTS = lstm, product_that_is_read, neighbours
+
+
+def start(step):
+    return (H, H) if step in (two_layers, two_states_seen, lstm) else H
+
+
+def gradient(step, rule):
+    options = {'decay_or_rank': 0.9} if rule == 'pp_prop' else {}
+    h = start(step)
+    learner = braintrace.compile(step, rule, P, h, XS[0], **options)
+    # Two calls, so that traces of the one are read by the other, in blocks of three steps.
+    carry, total = learner.init(P, h), 0
+    for xs in (XS[:4], XS[4:]):
+        (grads, _), carry = learner.grad(lambda out: (out**2).sum(), P, carry, xs, window=3)
+        total = jax.tree.map(jnp.add, total, grads) if total else grads
+    return total
+
+
+@pytest.mark.filterwarnings('ignore:.*There is no trace for that')
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop'])
+@pytest.mark.parametrize('step', BY_SIGNALS, ids=lambda step: step.__name__)
+def test_signals_give_what_outputs_and_old_states_do(step, rule, monkeypatch):
+    found = gradient(step, rule)
+    monkeypatch.setattr(Layout, 'are_signalled', lambda layout, relations: False)
+    expected = gradient(step, rule)
+    for name, g in expected.items():
+        np.testing.assert_allclose(found[name], g, rtol=1e-10, atol=1e-12, err_msg=name)
+    assert np.abs(expected['W']).max() > 0.01
+
+
+@pytest.mark.parametrize('step', [*BY_SIGNALS, *BY_OUTPUTS], ids=lambda step: step.__name__)
+def test_which_models_have_signals(step):
+    layout = lay_out(graph_of(step, P, start(step), XS[0]))
+    traced = frozenset(f.relation for s in layout.slots for f in s.feeds)
+    assert traced
+    assert layout.are_signalled(traced) == (step in BY_SIGNALS)
