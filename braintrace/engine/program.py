@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -61,10 +61,10 @@ class Program:
         curves of them, which are costly; and what is made just to be multiplied by a weight. XLA
         drops of these what nobody asks for, a product behind its curve."""
         curves = curves_of(self.step, self.products)
-        return list(dict.fromkeys([*self.products, *curves, *self._operands]))
+        return list(dict.fromkeys([*self.products, *curves, *self.made_operands]))
 
-    @property
-    def _operands(self) -> Iterator[Var]:
+    @cached_property
+    def made_operands(self) -> list[Var]:
         """What element-wise equations make for products with weights, alone or as one of several
         parts side by side; new states are kept anyway."""
         multiplied = {r.x_var for r in self.layout.relations if r.x_var is not None}
@@ -72,9 +72,8 @@ class Program:
             if eqn.primitive.name == 'concatenate' and eqn.outvars[0] in multiplied:
                 multiplied.update(a for a in eqn.invars if isinstance(a, Var))
         multiplied.difference_update(self.step.hidden_outs)
-        for eqn in self.analysis.eqns:
-            if family(eqn) is Family.ELEMENTWISE and eqn.outvars[0] in multiplied:
-                yield eqn.outvars[0]
+        made = [e for e in self.analysis.eqns if family(e) is Family.ELEMENTWISE]
+        return [e.outvars[0] for e in made if e.outvars[0] in multiplied]
 
     @cached_property
     def renewed(self) -> dict[int, Var]:

@@ -104,4 +104,5 @@ class BlockSizes:
         """What is kept of the course of one step."""
         program, step = self.core.program, self.core.program.step
         outs = [v for v in step.outs if isinstance(v, Var)]
-        return bytes_of(*step.hidden_vars, *step.other_vars, *outs, *program.products)
+        kept = *program.products, *program.made_operands
+        return bytes_of(*step.hidden_vars, *step.other_vars, *outs, *kept)

@@ -7,7 +7,7 @@ import keyword
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDTH = 92  # of a line, before it is indented
+WIDTH = 96  # of a line, before it is indented
 TAKEN = {'jax', 'jnp', 'np', *keyword.kwlist, *dir(builtins)}
 
 
