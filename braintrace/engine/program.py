@@ -65,15 +65,15 @@ class Program:
 
     @cached_property
     def made_operands(self) -> list[Var]:
-        """What element-wise equations make for products with weights, alone or as one of several
-        parts side by side; new states are kept anyway."""
+        """What element-wise equations make of the state for products with weights, alone or as one
+        of several parts side by side; new states are kept anyway."""
         multiplied = {r.x_var for r in self.layout.relations if r.x_var is not None}
         for eqn in self.analysis.eqns:
             if eqn.primitive.name == 'concatenate' and eqn.outvars[0] in multiplied:
                 multiplied.update(a for a in eqn.invars if isinstance(a, Var))
         multiplied.difference_update(self.step.hidden_outs)
-        made = [e for e in self.analysis.eqns if family(e) is Family.ELEMENTWISE]
-        return [e.outvars[0] for e in made if e.outvars[0] in multiplied]
+        made = [e.outvars[0] for e in self.analysis.eqns if family(e) is Family.ELEMENTWISE]
+        return [v for v in made if v in multiplied and self.analysis.dep(v)]
 
     @cached_property
     def renewed(self) -> dict[int, Var]:
