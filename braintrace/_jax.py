@@ -71,7 +71,7 @@ __all__ = [
     'Atom', 'ClosedJaxpr', 'Jaxpr', 'JaxprEqn', 'Literal',
     'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
     'close_jaxpr', 'explicit_mesh', 'frames', 'is_complex', 'is_float',
-    'mesh_axes', 'new_jaxpr', 'open_jaxpr', 'part', 'prune', 'real_dtype', 'run_jaxpr',
+    'mesh_axes', 'new_jaxpr', 'open_jaxpr', 'prune', 'real_dtype', 'run_jaxpr',
     'subjaxprs', 'trace', 'trace_context', 'type_of', 'varying_axes',
 ]
 # fmt: on
@@ -128,11 +128,6 @@ def is_float(a: Any) -> bool:
 def is_complex(a: Any) -> bool:
     """Whether a value of this type has two real parts."""
     return jnp.issubdtype(a.aval.dtype, jnp.complexfloating)
-
-
-def part(a: Any, imaginary: bool) -> Any:
-    """The real or the imaginary part of an array; a real one is its own real part."""
-    return jnp.imag(a) if imaginary else jnp.real(a)
 
 
 def real_dtype(dtype: Any) -> Any:

@@ -4,8 +4,10 @@ pass over a flat step."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum, auto
 from typing import Any, NamedTuple, TypeVar
 
+import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
@@ -17,8 +19,8 @@ from .._jax import (
     is_complex,
     is_float,
     new_jaxpr,
-    part,
     prune,
+    real_dtype,
     trace,
 )
 from ..step import Fragment, Leaf, Step
@@ -33,20 +35,37 @@ Deps = dict[Var, Dep]
 Values = TypeVar('Values')
 
 
+class Part(Enum):
+    """What a state is of a number."""
+
+    REAL = auto()  # its real part, which is all of a real number
+    IMAGINARY = auto()
+    WHOLE = auto()  # all of a complex number
+
+
 class Row(NamedTuple):
-    """One real state of a unit: a leaf of the model's state, or one column of it, or the real or
-    the imaginary part of such a state where it is complex."""
+    """One state of a unit: a leaf of the model's state, or one column of it, or a part of such a
+    state where it is complex.
+
+    The rows of an analysis are real; a plan may take the two parts of a complex state as one.
+    """
 
     leaf: Leaf
     old: Var
     new: Atom
     column: int | None
-    imaginary: bool = False
+    part: Part = Part.REAL
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the units."""
         return self.old.aval.shape if self.column is None else self.old.aval.shape[:-1]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The type of its values."""
+        dtype = self.old.aval.dtype
+        return dtype if self.part is Part.WHOLE or not is_float(self.old) else real_dtype(dtype)
 
     def place(self, a: Values) -> Values:
         """The elements of the leaf that belong to this row, of an array with the leaf's shape."""
@@ -54,12 +73,24 @@ class Row(NamedTuple):
 
     def of(self, a: Any) -> Any:
         """This row of the leaf's value."""
-        return part(self.place(a), self.imaginary)
+        a = self.place(a)
+        match self.part:
+            case Part.REAL:
+                return jnp.real(a)
+            case Part.IMAGINARY:
+                return jnp.imag(a)
+            case Part.WHOLE:
+                return a
+
+    @property
+    def first_part(self) -> Row:
+        """The first of its parts."""
+        return self._replace(part=Part.REAL) if self.part is Part.WHOLE else self
 
     def credit(self, a: Any) -> Any:
         """The credit of this row, from that of the leaf: a complex `c` says that the loss changes
         by `Re(c dh) = Re(c) Re(dh) - Im(c) Im(dh)`."""
-        return -self.of(a) if self.imaginary else self.of(a)
+        return -self.of(a) if self.part is Part.IMAGINARY else self.of(a)
 
 
 class Analysis:
@@ -103,9 +134,10 @@ class Analysis:
         return self.seed(self.uses.index(use))
 
     def seeds_of(self, rows: Iterable[Row]) -> list[int]:
-        """The seeds of rows of the hidden states."""
+        """The seeds of rows of the hidden states; of a whole complex one that of its real part, on
+        which just the same depends."""
         number = {row: s for s, row in enumerate(self.rows)}
-        return [number[row] for row in rows]
+        return [number[row.first_part] for row in rows]
 
     def cuts_of(self, seed: int) -> Cuts:
         """The operands, by equation, at which the paths of a seed are cut."""
@@ -281,8 +313,8 @@ def _rows(leaves: Sequence[Leaf], olds: Sequence[Var], news: Sequence[Atom]) -> 
     rows = []
     for leaf, old, new in zip(leaves, olds, news, strict=True):
         columns = range(leaf.columns) if leaf.columns else [None]
-        parts = (False, True) if is_complex(old) else (False,)
-        rows += [Row(leaf, old, new, c, imaginary) for c in columns for imaginary in parts]
+        parts = (Part.REAL, Part.IMAGINARY) if is_complex(old) else (Part.REAL,)
+        rows += [Row(leaf, old, new, c, part) for c in columns for part in parts]
     return rows
 
 

@@ -76,7 +76,7 @@ def name_of(row: Row) -> str:
 def _group_with_trace(layout: Layout, row: Row) -> Group | None:
     """The group of a state that traces follow."""
     for g in layout.graph.groups:
-        if g.index in layout.units and row in layout.units[g.index].rows:
+        if g.index in layout.units and layout.units[g.index].carries(row):
             return g
     return None
 

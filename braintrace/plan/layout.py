@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_float, real_dtype
-from ..graph.analysis import Row
+from .._jax import Var, is_float
+from ..graph.analysis import Part, Row
 from ..graph.compile import Graph
 from ..graph.groups import Group, colour
 from ..graph.index_maps import Maps, along
@@ -26,6 +26,7 @@ from . import readers
 from .keys import TraceKey, distinct, trace_type
 from .self_paths import SelfPaths, find_self_paths, give_whole_diagonal
 from .steady import MOVING, Steady, steadiness
+from .wholes import moves_as_complex, wholes
 
 
 class Scope(Enum):
@@ -46,6 +47,10 @@ class Scope(Enum):
                 return scope
         known = ', '.join(repr(scope.value) for scope in chosen)
         raise ValueError(f'`scope` must be one of {known}, got {name!r}.')
+
+
+# Where the transition of a unit may be a complex number.
+AS_COMPLEX = Scope.DIAGONAL, Scope.FILTERED
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,9 +113,18 @@ class Units:
         return len(self.rows)
 
     @property
+    def are_whole(self) -> bool:
+        """Whether states are complex and carried as such, not part by part."""
+        return all(row.part is Part.WHOLE for row in self.rows)
+
+    def carries(self, row: Row) -> bool:
+        """Whether a row of the analysis is carried, or is part of a state that is."""
+        return row in self.rows or row._replace(part=Part.WHOLE) in self.rows
+
+    @property
     def dtype(self) -> np.dtype:
-        """The type of the states."""
-        return self.rows[0].old.aval.dtype
+        """The type of the values of a carried state."""
+        return self.rows[0].dtype
 
     @property
     def number_of_colours(self) -> int:
@@ -133,7 +147,7 @@ class Units:
     def identity(self) -> list[list[np.ndarray]]:
         """A transition `D[a][b]` that keeps every carried state as it is, with axes of length one
         for the units."""
-        ones, states = np.ones([1] * len(self.shape), real_dtype(self.dtype)), range(self.states)
+        ones, states = np.ones([1] * len(self.shape), self.dtype), range(self.states)
         return [[ones if a == b else 0 * ones for b in states] for a in states]
 
 
@@ -259,8 +273,9 @@ class Layout:
         return steadiness(analysis, [analysis.seed_of(by)], by.y, units.rows)
 
     def exposed(self, group: int) -> tuple[Row, ...]:
-        """The rows of a group that something outside of the group reads in the same step."""
-        return readers.exposed_rows(self.graph, self.graph.groups[group])
+        """The states of a group that something outside of the group reads in the same step."""
+        rows = readers.exposed_rows(self.graph, self.graph.groups[group])
+        return wholes(rows) if self.units[group].are_whole else rows
 
     def is_readout(self, group: int) -> bool:
         """Whether a group only listens to others and is read by the outputs alone."""
@@ -311,6 +326,8 @@ def _slots(graph: Graph, units: dict[int, Units]) -> tuple[Slot, ...]:
 def _units(graph: Graph, g: Group, scope: Scope, self_paths: SelfPaths, every_state: bool) -> Units:
     carried = _carried_rows(graph, g, scope, self_paths)
     rows = tuple(row for row in g.rows if is_float(row.old)) if every_state else carried
+    if scope in AS_COMPLEX and moves_as_complex(graph, g):
+        rows = wholes(rows)
     leaf_of = {v: i for i, v in enumerate(graph.step.hidden_vars)}
     n = int(np.prod(g.varshape))
     apart = [*g.elsewhere]

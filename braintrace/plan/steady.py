@@ -14,6 +14,7 @@ import jax
 from .._jax import Atom, JaxprEqn, Literal, Var
 from ..graph.analysis import Analysis, Row
 from ..ops.families import Family, family
+from .ways import on_the_way
 
 
 class Steady(NamedTuple):
@@ -45,18 +46,13 @@ def steadiness(
     at all where all that a value is multiplied with on its way is decided by parameters."""
     step = analysis.step
     news = [a for a in dict.fromkeys(row.new for row in rows) if isinstance(a, Var)]
-    on_way: set[Atom] = set(starts)
     factors: list[Atom] = []
     in_place = True
-    for eqn in analysis.along(seeds, starts, news).jaxpr.eqns:
-        met = [isinstance(a, Var) and a in on_way for a in eqn.invars]
-        if eqn.primitive.name == 'stop_gradient' or not any(met):
-            continue
+    for eqn, met in on_the_way(analysis, seeds, starts, news):
         more = _factors(eqn, met)
         if more is None:
             return MOVING
         factors += more
-        on_way.update(eqn.outvars)
         in_place = in_place and family(eqn) is Family.ELEMENTWISE
     fixed = {*step.captured_vars, *step.param_vars}.union(*[e.outvars for e in step.once])
     if not all(isinstance(a, Literal) or a in fixed for a in factors):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from typing import Any, NamedTuple
 
@@ -66,19 +66,32 @@ def backwards(
     end = [jnp.zeros_like(a[0]) for a in like] if later is None else list(later)
     last = identity(D, end)
 
-    def turn(carry, at):
-        (mu, Q), (D_k, credit_k) = carry, at
-        D_k = filled(D_k, in_all)
+    def credit_before(mu, at):
+        D_k, credit_k = at
         if credit_k.new is not None:
             mu = [a + s for a, s in zip(mu, credit_k.new, strict=True)]
-        earlier = back_through(D_k, mu, credit_k.old)
-        if not keep:
-            return (earlier, Q), (mu, Q)
-        return (earlier, together(product(apart_again(Q, last, 0), D_k), last)), (mu, Q)
+        return back_through(filled(D_k, in_all), mu, credit_k.old), mu
 
-    start = end, together(last, last) if keep else {}
-    (before, Q_entry), (mu, Q) = scan(turn, start, (in_each, credit), length, reverse=True)
-    mu_entry = jnp.stack(before)
+    def from_before(Q, D_k):
+        return together(product(apart_again(Q, last, 0), filled(D_k, in_all)), last), Q
+
+    def both_before(carry, at):
+        mu, Q = carry
+        mu_before, mu = credit_before(mu, at)
+        Q_before, Q = from_before(Q, at[0])
+        return (mu_before, Q_before), (mu, Q)
+
+    def going_back(turn: Callable, carry: Any, at: Any) -> tuple[Any, Any]:
+        return scan(turn, carry, at, length, reverse=True)
+
     if not keep:
-        return Backwards(mu, mu_entry, None, None)
-    return Backwards(mu, mu_entry, apart_again(Q, last, 1), apart_again(Q_entry, last, 0))
+        mu_entry, mu = going_back(credit_before, end, (in_each, credit))
+        return Backwards(mu, jnp.stack(mu_entry), None, None)
+    ones = together(last, last)
+    if jax.tree.leaves(in_each):
+        (mu_entry, Q_entry), (mu, Q) = going_back(both_before, (end, ones), (in_each, credit))
+    else:  # nothing of a step is read twice: two loops, and XLA is faster with small ones
+        mu_entry, mu = going_back(credit_before, end, (in_each, credit))
+        Q_entry, Q = going_back(from_before, ones, in_each)
+    every, entry = apart_again(Q, last, 1), apart_again(Q_entry, last, 0)
+    return Backwards(mu, jnp.stack(mu_entry), every, entry)

@@ -26,7 +26,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import real_dtype
 from ..engine.entries import Entries, back_through, whole
 from ..engine.factors import diagonal
 from ..engine.loop import apart, inner
@@ -140,7 +139,7 @@ class PositionWise(PartCarrier):
     @property
     def at_end(self) -> dict[int, jax.Array]:
         units = {group: self.layout.units[group] for group in self.groups}
-        return {g: jnp.zeros((u.states, *u.shape), real_dtype(u.dtype)) for g, u in units.items()}
+        return {g: jnp.zeros((u.states, *u.shape), u.dtype) for g, u in units.items()}
 
     def part(self, window: Window, credit: Credit, later: Any) -> tuple[Contribution, Any]:
         dy, backs = self._credit_of_outputs(window, credit, False, later)

@@ -15,7 +15,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import real_dtype
 from ..engine.entries import Entries
 from ..engine.window import Window
 from ..plan.layout import Layout
@@ -37,7 +36,7 @@ class Leak:
         if leak is None:
             own = window.factors.least_entries(group)
             return [[own[a][b] if a == b else None for b in states] for a in states]
-        number = jnp.asarray(leak, real_dtype(units.dtype))
+        number = jnp.asarray(leak, units.dtype)
         of_one_step = number.reshape(*[1] * (1 + len(units.shape) - number.ndim), *number.shape)
         return [[of_one_step if a == b else None for b in states] for a in states]
 
