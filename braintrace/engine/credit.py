@@ -16,8 +16,9 @@ import jax.numpy as jnp
 
 from .._jax import Var, is_float
 from .course import Moment
-from .evaluate import Overrides, Track, Wanted, combine, evaluate, floats_of, hold
+from .evaluate import Overrides, Track, Wanted, combine, evaluate, floats_of
 from .factors import new_hidden, pull_both
+from .known import held_once
 from .window import Window
 
 Feedback = Mapping[Var, Any]  # by the output of a product, the weight that credit goes back through
@@ -133,7 +134,7 @@ def of_state_before(
             )
             given = window.at(moment)._replace(hidden=moving)
             values = evaluate(program, given, overrides=overrides)
-            new = [hold(a) for a in values.of(step.hidden_outs)]
+            new = [held_once(a) for a in values.of(step.hidden_outs)]
             return program.graded(values.of(step.outs), new)
 
         return window.over_steps(one, moving)

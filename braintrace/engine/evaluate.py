@@ -21,7 +21,7 @@ from jax import lax
 
 from .._jax import Atom, JaxprEqn, Literal, Var, bind
 from ..plan.self_paths import Detour
-from .known import known
+from .known import held_once, known, known_as
 from .program import Program
 
 Values = Sequence[Any]
@@ -183,7 +183,7 @@ def evaluate(
     starting = [*given.captured, *given.params, *given.hidden, *given.other, *given.inputs]
     values = Evaluated(dict(zip(step.jaxpr.invars, starting, strict=True)), dict(track.start))
     for v in overrides.fixed & values.plain.keys():
-        values.plain[v] = hold(values.plain[v])
+        values.plain[v] = held_once(values.plain[v])
     spared = given.spared
     if spared is not None:
         for of in values:
@@ -243,8 +243,9 @@ def _follow(
             if isinstance(path, Detour):
                 scale = track.detours[path]
             else:
-                scale = plain[program.weight_operand[eqn.outvars[0]]][path.weight]
-            moved = path(values.track[path.x] - values.plain[path.x], lax.stop_gradient(scale))
+                operands = combine(track.overrides.held.get(k, NOTHING), plain)
+                scale = operands[program.weight_operand[eqn.outvars[0]]][path.weight]
+            moved = path(values.track[path.x] - values.plain[path.x], scale)
             followed = list(made) if followed is None else followed
             followed[0] = followed[0] + moved
     return _with_terms(eqn, made, followed, track)
@@ -332,19 +333,19 @@ def _changed(eqn: JaxprEqn, made: list[Any], overrides: Overrides) -> list[Any]:
         if v in overrides.added:
             made[place] = lax.add(made[place], overrides.added[v])
         if v in overrides.fixed:
-            made[place] = hold(made[place])
+            made[place] = held_once(made[place])
     return made
 
 
 def _through_feedback(eqn: JaxprEqn, values: Values, weight: int, feedback: Any) -> Any:
     """The product as it is, whose other operands get their credit through the feedback weight."""
-    [forward] = bind(eqn, [v if i == weight else hold(v) for i, v in enumerate(values)])
+    [forward] = bind(eqn, [v if i == weight else held_once(v) for i, v in enumerate(values)])
     [back] = bind(eqn, [feedback if i == weight else v for i, v in enumerate(values)])
-    return forward + (back - lax.stop_gradient(back))
+    return known_as(forward, forward + back)
 
 
 def hold(value: Any) -> Any:
-    """The value, without derivative."""
+    """The value, without any derivative."""
     return lax.stop_gradient(value) if is_inexact(value) else value
 
 

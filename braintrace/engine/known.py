@@ -42,7 +42,17 @@ def known(eqn: JaxprEqn, values: Sequence[Any], y: Any, parts: Mapping[int, Sequ
         *operands, out = labels_of_product(eqn)
         sizes = tuple((i, tuple(of)) for i, of in parts.items())
         return PRODUCT.bind(y, *values, labels=Labels((operands[0], operands[1]), out, sizes))
-    return LIKE.bind(y, bind(eqn, values)[0])
+    return known_as(y, bind(eqn, values)[0])
+
+
+def known_as(y: Any, like: Any) -> Any:
+    """A value with the derivative of another."""
+    return LIKE.bind(y, like)
+
+
+def held_once(value: Any) -> Any:
+    """A value without the derivative that is taken next. Derivatives of that one go through it."""
+    return LIKE.bind(value) if jnp.issubdtype(jnp.result_type(value), jnp.inexact) else value
 
 
 def _is_usual(eqn: JaxprEqn, values: Sequence[Any]) -> bool:

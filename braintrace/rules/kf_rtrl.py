@@ -25,7 +25,7 @@ from ..plan.kept import Passage
 from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
-from .random_bits import KEY, Draw, as_key, signs, squares
+from .random_bits import KEY, Draw, as_key, root, signs, squares
 from .whole_state import SampleState, TracedUse
 
 U, A = 'u', 'A'  # the kinds of the two factors
@@ -97,7 +97,7 @@ class Kronecker(Carrier):
         def size(labels: str, a: jax.Array, kept: str) -> Any:
             """The norm for each sample; of all of them together where they are not told apart."""
             sums = jnp.einsum(f'{labels}->{kept}', squares(a))
-            return jnp.sqrt(sums if s else split.total(sums)) + self.eps
+            return root(sums if s else split.total(sums)) + self.eps
 
         p0 = jnp.sqrt(size(f'Y{old.y}', old.moved, s) / size(old.x, old.u, s))
         p = jnp.sqrt(size(f'YZ{old.y}', dy, f'Z{s}') / size(f'Z{old.x}', x, f'Z{s}'))

@@ -48,7 +48,13 @@ def as_key(seed: Any) -> Any:
 
 def norm(leaves: Sequence[Any], split: Split = TOGETHER) -> Any:
     """The Euclidean norm of all leaves together, on all devices over which they are cut."""
-    return jnp.sqrt(split.total(sum(squares(a).sum() for a in leaves)))
+    return root(split.total(sum(squares(a).sum() for a in leaves)))
+
+
+def root(a: Any) -> Any:
+    """The square root, with a slope of zero at zero: traces that are zero at first stay it, however
+    the weights change."""
+    return jnp.where(a == 0, 0, jnp.sqrt(jnp.where(a == 0, 1, a)))
 
 
 def squares(a: jax.Array) -> jax.Array:

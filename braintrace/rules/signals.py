@@ -193,7 +193,7 @@ class RandomWeights:
         if not self.adaptive:
             return feedback
         now = self._weights(window.given.captured, window.params)
-        return {y: b + jax.lax.stop_gradient(now[y]) for y, b in feedback.items()}
+        return {y: b + now[y] for y, b in feedback.items()}
 
     def same_step(
         self, window: Window, cotangents: Sequence[Any], kept: Traces, extra: Extra
@@ -331,7 +331,7 @@ def guessed_future(layout: Layout, guess: Guess | None) -> Signal:
         credit = to_leaves(layout, guess(extra.fixed, hidden), window.hidden)
         overrides = Overrides(fixed=frozenset(r.w_var for r in layout.relations))
         pull = window.vjp('params', overrides=overrides)
-        return pull(Cotangents(hidden=[jax.lax.stop_gradient(c) for c in credit])).params
+        return pull(Cotangents(hidden=credit)).params
 
     return Signal(beyond=beyond)
 

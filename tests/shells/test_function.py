@@ -40,12 +40,22 @@ def test_carrying_on():
         assert_close(warm, middle)
 
 
-@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'snap'])
+TWICE = {
+    'd_rtrl': {},
+    'pp_prop': dict(decay_or_rank=3),
+    'snap': {},
+    'ostl_recurrent': {},
+    'eprop': dict(feedback='random', random_feedback_key=1),
+    'uoro': {},
+    'kf_rtrl': {},
+}
+
+
+@pytest.mark.parametrize('rule', TWICE)
 def test_gradients_have_derivatives(rule):
     """A gradient as a function of the weights, as in learning to learn, against differences."""
     step, state = OTHERS['gru']
-    options = dict(decay_or_rank=3) if rule == 'pp_prop' else {}
-    learner = braintrace.compile(step, rule, P, state, X[0], **options)
+    learner = braintrace.compile(step, rule, P, state, X[0], **TWICE[rule])
 
     def size(params):
         (grads, _), _ = learner.grad(loss, params, learner.init(params, state), X, Y, window=3)
