@@ -100,7 +100,8 @@ def beginning(earlier):
         'median over the turns.'
     )
     if earlier:
-        text += f' Of an earlier run than the rest: {", ".join(PARTS[part] for part in earlier)}.'
+        parts = ', '.join(PARTS[part] for part in earlier)
+        text += f' Of an earlier run than the rest, maybe on another machine: {parts}.'
     return text + '\n'
 
 
