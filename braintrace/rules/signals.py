@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -124,12 +124,14 @@ def _credit(
     window: Window, cotangents: Sequence[Any], feedback: Feedback, asked: Asked
 ) -> StepCredit:
     inside = same_step(window, cotangents, feedback, asked)
+    given = window, cotangents, feedback
+    # Each is made once, however many groups ask for their part of it.
     credit = Credit(
         inside.y,
-        lambda: of_old_state(window, cotangents, feedback),
-        lambda: along_units(window, cotangents, feedback),
-        lambda together: of_new_state(window, cotangents, feedback, together),
-        of_state_before(window, cotangents, feedback),
+        cache(partial(of_old_state, *given)),
+        cache(partial(along_units, *given)),
+        cache(partial(of_new_state, *given)),
+        of_state_before(*given),
     )
     return StepCredit(inside.params, credit, inside.inputs)
 
