@@ -5,6 +5,7 @@ write no faster than a copy, and is called no faster than an empty compiled func
 """
 
 import time
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -99,6 +100,9 @@ def _products_of(eqn):
         of_operands = eqn.params['labels'].split('->')[0].replace(',', '')
         lengths = [n for a in eqn.invars for n in a.aval.shape]
         return 2 * int(np.prod([*dict(zip(of_operands, lengths, strict=True)).values()]))
+    if hasattr(eqn.primitive, 'f'):  # one of ours that is made of others
+        made_of = jax.make_jaxpr(partial(eqn.primitive.f, **eqn.params))
+        return products(made_of(*[a.aval for a in eqn.invars]).jaxpr)
     if eqn.primitive.name == 'cond':
         return max(products(branch.jaxpr) for branch in eqn.params['branches'])
     inside = [getattr(j, 'jaxpr', j) for j in eqn.params.values()]

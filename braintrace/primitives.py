@@ -8,7 +8,8 @@ What leans on internals, and what breaks if it goes:
   interface would have no rules under jit, grad and vmap; `custom_jvp` with a named `jit` inside is
   the way around.
 - `ad.defbilinear`, and `num_devices` of `ctx.module_context.axis_context` in a lowering rule:
-  `BilinearPrimitive`. Without the second, sums are never written out, which is slower.
+  `BilinearPrimitive`, `CpuPrimitive`. Without the second, sums are never written out and large
+  traces are renewed all at once, which is slower.
 - Tangents that are symbolic zeros (`ad.Zero`): `KnownPrimitive`, which passes them over, and
   `FunctionPrimitive`, where they are made into arrays of zeros, which XLA removes; without
   `instantiate_zeros`, ask `type(t)` and make them by hand.
@@ -92,16 +93,16 @@ def batch_first(a: Any, axis: int | None, size: int) -> Any:
 
 class FunctionPrimitive(Primitive):
     """A primitive that computes a function `f(*operands, **params)`; everything else JAX needs is
-    derived from it."""
+    derived from it. With `several`, the function gives a tuple of arrays."""
 
-    def __init__(self, name: str, f: Callable):
+    def __init__(self, name: str, f: Callable, several: bool = False):
         from jax.interpreters import ad, batching, mlir
 
         super().__init__(name)
-        self.f = f
+        self.f, self.multiple_results = f, several
         self.def_impl(lambda *a, **params: jax.jit(functools.partial(self.bind, **params))(*a))
         self.def_abstract_eval(self._shapes)
-        mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=False))
+        mlir.register_lowering(self, mlir.lower_fun(f, multiple_results=several))
         ad.primitive_jvps[self] = self._jvp
         batching.primitive_batchers[self] = self._batched
 
@@ -110,10 +111,11 @@ class FunctionPrimitive(Primitive):
             functools.partial(self.f, **params),
             *[jax.ShapeDtypeStruct(a.shape, a.dtype) for a in avals],
         )
-        return jax.core.ShapedArray(out.shape, out.dtype)
+        return jax.tree.map(lambda a: jax.core.ShapedArray(a.shape, a.dtype), out)
 
-    def _batched(self, args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, int]:
-        return jax.vmap(functools.partial(self.f, **params), axes)(*args), 0
+    def _batched(self, args: Sequence[Any], axes: Sequence[Any], **params: Any) -> tuple[Any, Any]:
+        out = jax.vmap(functools.partial(self.f, **params), axes)(*args)
+        return out, jax.tree.map(lambda _: 0, out)
 
     def _jvp(self, primals: Sequence[Any], tangents: Sequence[Any], **params: Any) -> Any:
         from jax.interpreters import ad
@@ -125,13 +127,34 @@ class FunctionPrimitive(Primitive):
         )
 
 
-class BilinearPrimitive(FunctionPrimitive):
-    """A primitive that computes a function of two operands, linear in each.
+class CpuPrimitive(FunctionPrimitive):
+    """A primitive that computes a function, and on one CPU in another form.
 
     Args:
         name: of the primitive.
-        f: the function.
+        f: the function; XLA can share it among devices, and derivatives are those of this.
         on_cpu: what runs in its place on one CPU, and gives the same.
+        several: whether they give a tuple of arrays.
+    """
+
+    def __init__(self, name: str, f: Callable, on_cpu: Callable, several: bool = False):
+        from jax.interpreters import mlir
+
+        super().__init__(name, f, several)
+        usual, alone = (mlir.lower_fun(g, multiple_results=several) for g in (f, on_cpu))
+
+        def lower(ctx: Any, *args: Any, **params: Any) -> Any:
+            devices = getattr(ctx.module_context.axis_context, 'num_devices', None)
+            return (alone if devices == 1 else usual)(ctx, *args, **params)
+
+        mlir.register_lowering(self, lower, platform='cpu')
+
+
+class BilinearPrimitive(CpuPrimitive):
+    """A primitive that computes a function of two operands, linear in each.
+
+    Args:
+        name, f, on_cpu: as of any primitive with a form of its own on one CPU.
         to_first, to_second: `(credit, the other operand, **params)` to credit of an operand.
         batched: `(a, b, their axes of a batch or None, **params)` to the results, batch first.
     """
@@ -145,16 +168,9 @@ class BilinearPrimitive(FunctionPrimitive):
         to_second: Callable,
         batched: Callable,
     ):
-        from jax.interpreters import ad, batching, mlir
+        from jax.interpreters import ad, batching
 
-        super().__init__(name, f)
-        usual, alone = (mlir.lower_fun(g, multiple_results=False) for g in (f, on_cpu))
-
-        def lower(ctx: Any, *args: Any, **params: Any) -> Any:
-            devices = getattr(ctx.module_context.axis_context, 'num_devices', None)
-            return (alone if devices == 1 else usual)(ctx, *args, **params)
-
-        mlir.register_lowering(self, lower, platform='cpu')
+        super().__init__(name, f, on_cpu)
 
         def credit_of_first(credit: Any, _: Any, b: Any, **params: Any) -> Any:
             return to_first(credit, b, **params)

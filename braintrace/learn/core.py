@@ -246,8 +246,10 @@ class Core:
             return Gradients(Contribution(given.weights, params), step.inputs, traces)
         pulled = window.reverse(Cotangents(outs=cotangents))
         hidden = self.signal.entry(window, cotangents, pulled.hidden, carried.traces)
-        given = Contribution()
-        if not block.alone:
+        given, traces = Contribution(), None
+        if block.alone:
+            traces = self.carrier.advance(own, window) if keep else None
+        else:
             feedback = self.signal.feedback(window, carried.traces)
             entry = Entry(
                 hidden,
@@ -258,8 +260,10 @@ class Core:
                 window.ops,
                 partial(through_readers, window, feedback=feedback),
             )
-            given = self.carrier.read(own, entry)
-        traces = self.carrier.advance(own, window) if keep else None
+            if keep:
+                given, traces = self.carrier.read_and_advance(own, entry, window)
+            else:
+                given = self.carrier.read(own, entry)
         params = add(pulled.params, self.signal.beyond(window, extra))
         params = params if given.params is None else add(params, given.params)
         inputs = {i: a for i, a in enumerate(pulled.inputs) if a is not None}

@@ -217,10 +217,18 @@ def outer(op: Op, x: Any, q: jax.Array, order: str | None = None) -> jax.Array:
         made = total(q) if op.outer is None else op.outer(x, q)
         return made.transpose([as_labelled.index(c) for c in order])
     of_q, q = f'ZS{op.axes.y}', op.at_y(q)
-    if order != as_labelled:  # in that order already, so that the product comes out in it
-        in_order = 'Z' + ''.join(c for c in order if c in of_q)
-        of_q, q = in_order, q.transpose([of_q.index(c) for c in in_order])
-    return _sum_of_products(op, of_q, q, f'Z{op.axes.x}', op.at_x(x), order)
+    of_x, x = f'Z{op.axes.x}', op.at_x(x)
+    if order == as_labelled:
+        return _sum_of_products(op, of_q, q, of_x, x, order)
+    if order[-1] in of_q:  # its rows stay as they are, and then it need not be turned round
+        first = [c for c in order if c in of_x]
+        out = ''.join([*first, *[c for c in order if c not in first]])
+        made = _sum_of_products(op, of_x, x, of_q, q, out)
+        return made.transpose([out.index(c) for c in order])
+    # In that order already, so that the product comes out in it.
+    in_order = 'Z' + ''.join(c for c in order if c in of_q)
+    q = q.transpose([of_q.index(c) for c in in_order])
+    return _sum_of_products(op, in_order, q, of_x, x, order)
 
 
 def decay(op: Op, Q: jax.Array, e: jax.Array) -> jax.Array:

@@ -5,6 +5,8 @@ window.
     read(traces, entry)                 -> contribution          multi-step credit: what arrives
                                                                  at the entry meets the traces
     advance(traces, window)             -> traces                those at the window's exit
+    read_and_advance(traces, entry,     -> contribution, traces  both, for those that do it in one
+                     window)                                     pass over their traces
     block(traces, window, credit, ...)  -> contribution, traces  single-step credit: the classical
                                                                  rule over all steps at once
 
@@ -114,6 +116,12 @@ class Carrier(ABC):
     @abstractmethod
     def advance(self, traces: Traces, window: Window) -> Traces:
         """The traces at the window's exit."""
+
+    def read_and_advance(
+        self, traces: Traces, entry: Entry, window: Window
+    ) -> tuple[Contribution, Traces]:
+        """Both, which may be faster in one pass over the traces."""
+        return self.read(traces, entry), self.advance(traces, window)
 
     def sample_axes(self, samples: Samples) -> dict[TraceKey, int | None]:
         """The axis of samples of each trace that goes on by more than derivatives of the window (a

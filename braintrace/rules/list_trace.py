@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..ops.axes import FEW_STATES, outer, read
+from ..ops.by_sample import LARGE, Labels, read_and_renewed
 from ..plan.keys import trace_type
 from .neighbourhoods import Lists, Neighbours, taken
 from .whole_state import TracedUse
@@ -21,7 +22,7 @@ class ListTrace(NamedTuple):
     On few elements, and where the op has a form of its own, S comes first. Otherwise the axes lie
     as the products take them that move a trace on, so that nothing has to be turned round:
 
-        (samples, S, outputs, inputs)    one list for all outputs: one `Phi` moves all of a sample
+        (samples, S, inputs, outputs)    one list for all outputs: one `Phi` moves all of a sample
         (samples, outputs, S, inputs)    lists that differ: each output has a block of `Phi`
     """
 
@@ -35,7 +36,7 @@ class ListTrace(NamedTuple):
         if op.line_up_y is not None or len(self.near.units) <= FEW_STATES:
             return f'S{op.axes.trace}'
         outputs, rest = self._outputs, self._rest
-        return samples + (f'S{outputs}' if self.near.alike else f'{outputs}S') + rest
+        return samples + (f'S{rest}{outputs}' if self.near.alike else f'{outputs}S{rest}')
 
     @property
     def _outputs(self) -> str:
@@ -93,13 +94,43 @@ class ListTrace(NamedTuple):
         met = jnp.einsum(f'{of_lam},{self.labels}->{left}', lam, e)
         if samples and samples not in op.axes.w:
             met, left = met.sum(0), left[1:]
-        return op.to_weight(met.transpose([left.index(c) for c in op.axes.w]))
+        return self._to_weight(met, left)
+
+    def _to_weight(self, met: jax.Array, labels: str) -> jax.Array:
+        op = self.use.op
+        return op.to_weight(met.transpose([labels.index(c) for c in op.axes.w]))
 
     def pushed_together(self, Phi: jax.Array, e: jax.Array) -> jax.Array:
         """`Phi e` where all outputs have one list; `Phi` is `(S, (samples,) S)`."""
         old, new = self.labels.replace('S', 'Z'), self.labels.replace('S', 'Y')
         grown = jnp.einsum(f'Y{self.use.sample_label}Z,{old}->{new}', Phi, e)
         return grown if self.near.there.all() else grown * self._at_trace(self.near.there)
+
+    def renewed_together(self, Phi: jax.Array, e: jax.Array, x: Any, q: jax.Array) -> jax.Array:
+        """The trace after a block, `Phi e + sum_k x_k (x) q_k`, where all outputs have one list;
+        `q` is `(steps, S, *y)`."""
+        return (self.pushed_together(Phi, e) + self.outer(x, q)).astype(e.dtype)
+
+    def read_and_renewed(
+        self, lam: jax.Array, Phi: jax.Array, e: jax.Array, x: Any, q: jax.Array
+    ) -> tuple[jax.Array, jax.Array]:
+        """`read_state` and `renewed_together`, in one pass over a large trace."""
+        if not self._is_large(e) or any(map(jnp.iscomplexobj, (lam, Phi, e, x, q))):
+            return self.read_state(lam, e), self.renewed_together(Phi, e, x, q)
+        op, samples = self.use.op, self.use.sample_label
+        of_block = f'YS{op.axes.y}', f'Y{op.axes.x}'
+        labels = Labels(samples, f'{samples}S', f'S{samples}Z', self.labels, *of_block)
+        lam, q, x = taken(lam, self.near.first, -1), op.at_y(q), op.at_x(x)
+        met, new = read_and_renewed(lam, Phi, e, q, x, labels)
+        return self._to_weight(met, labels.left), new
+
+    def _is_large(self, e: jax.Array) -> bool:
+        """Whether it is worth a pass sample by sample, each a product of labelled axes."""
+        axes, samples = self.use.op.axes, self.use.sample_label
+        if e.nbytes < LARGE or not samples or not self.labels.startswith(samples):
+            return False
+        by_labels = self.use.op.outer is None and axes.x is not None and samples in axes.x
+        return by_labels and samples not in axes.w and bool(self.near.there.all())
 
     def _at_trace(self, values: np.ndarray) -> np.ndarray:
         """Values of one sample at the lists, `(S, *y)`, beside a trace."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 
@@ -106,9 +106,21 @@ class RtrlOfSamples(Carrier):
         new: Traces = {}
         for kept, dy, x in zip(self._kept, dys, xs, strict=True):
             e = traces[kept.use.key]
-            J = kept.pushed_together(Phi, e) + kept.outer(x, jnp.moveaxis(dy, 0, 1))
-            new[kept.use.key] = J.astype(e.dtype)
+            new[kept.use.key] = kept.renewed_together(Phi, e, x, jnp.moveaxis(dy, 0, 1))
         return new
+
+    def read_and_advance(
+        self, traces: Traces, entry: Entry, window: Window
+    ) -> tuple[Contribution, Traces]:
+        lam = self.state.rows(self.state.of_entry(entry))
+        Phi, dys, xs = self.state.influence_of_uses(window)
+        weights: list[Any] = []
+        new: Traces = {}
+        for kept, dy, x in zip(self._kept, dys, xs, strict=True):
+            key, q = kept.use.key, jnp.moveaxis(dy, 0, 1)
+            met, new[key] = kept.read_and_renewed(lam, Phi, traces[key], x, q)
+            weights.append(met)
+        return self.state.weights_to_params(weights, entry.captured, entry.params), new
 
     def loses(self, way: Passage) -> str | None:
         return self.state.lost_outside_uses(way)

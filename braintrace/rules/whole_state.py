@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._jax import Var, is_complex, is_float, real_dtype
+from .._jax import JaxprEqn, Var, is_complex, is_float, real_dtype
 from ..engine import through
 from ..engine.window import Cotangents, Window
 from ..errors import NotSupportedError
@@ -340,9 +340,10 @@ class SampleState(WholeState):
 
     @property
     def bytes_of_a_step(self) -> int:
-        """What `influence_of_uses` keeps of each step of a window: rows of credit of every y."""
-        of_outputs = sum(u.y.aval.size * u.y.aval.dtype.itemsize for u in self.uses)
-        return self.size_of_one * of_outputs
+        """What `influence_of_uses` keeps of each step of a window: rows of credit of every y,
+        once for those that are added up."""
+        avals = [v.aval for v in dict.fromkeys(self._credited)]
+        return self.size_of_one * sum(a.size * a.dtype.itemsize for a in avals)
 
     def rows(self, leaves: Sequence[Any]) -> jax.Array:
         """The credit of all elements, from that of the leaves: one row, or one for each sample."""
@@ -362,7 +363,8 @@ class SampleState(WholeState):
 
     def influence_of_uses(self, window: Window) -> Influence:
         """One row for each element of the state of a sample, through the whole window."""
-        pull_back = window.vjp('hidden', 'other', variables=[u.y for u in self.uses])
+        variables = list(dict.fromkeys(self._credited))
+        pull_back = window.vjp('hidden', 'other', variables=variables)
 
         def pull(unit):
             pulled = pull_back(self.cotangents(self.parts(unit)))
@@ -370,8 +372,30 @@ class SampleState(WholeState):
             return self.rows(entry), pulled.variables
 
         ones = jnp.eye(self.size_of_one, dtype=self.dtype)
-        Phi, dys = jax.vmap(pull)(ones)
-        return Influence(Phi, dys, [window.operand(u.use) for u in self.uses])
+        Phi, credit = jax.vmap(pull)(ones)
+        at = dict(zip(variables, credit, strict=True))
+        xs = [window.operand(u.use) for u in self.uses]
+        return Influence(Phi, [at[v] for v in self._credited], xs)
+
+    @cached_property
+    def _credited(self) -> list[Var]:
+        """For each use a variable whose credit is that of its y: what y ends up in by sums alone,
+        the same for uses whose outputs are added up."""
+        jaxpr = self.graph.step.jaxpr
+        readers: dict[Var, list[JaxprEqn | None]] = {}
+        read = [(a, eqn) for eqn in jaxpr.eqns for a in eqn.invars]
+        for a, reader in [*read, *[(a, None) for a in jaxpr.outvars]]:
+            if isinstance(a, Var):
+                readers.setdefault(a, []).append(reader)
+
+        def last_sum(y: Var) -> Var:
+            [eqn, *others] = readers.get(y, [None])
+            if others or eqn is None or eqn.primitive.name not in ('add', 'add_any'):
+                return y
+            [out] = eqn.outvars
+            return last_sum(out) if out.aval.shape == y.aval.shape else y
+
+        return [last_sum(u.y) for u in self.uses]
 
     def weights_to_params(
         self, weights: Sequence[Any], captured: Sequence[Any], params: Sequence[Any]
