@@ -208,7 +208,7 @@ class Layout:
     def shared_sums(self) -> dict[Var, Var]:
         """For each relation's y the sum it goes into; outputs with the same sum have the same
         slopes."""
-        return readers.shared_sums(self.graph)
+        return readers.shared_sums(self.graph, [r.y_var for r in self.relations])
 
     @cached_property
     def pure(self) -> frozenset[int]:

@@ -89,9 +89,9 @@ def feedback_uses(graph: Graph) -> dict[Var, Use]:
     return met
 
 
-def shared_sums(graph: Graph) -> dict[Var, Var]:
-    """For each relation's y the sum that it is added into and that alone goes on (a product and its
-    bias): outputs with the same sum have the same slopes."""
+def shared_sums(graph: Graph, ys: Sequence[Var]) -> dict[Var, Var]:
+    """For the output y of each op the sum that it is added into and that alone goes on (a product
+    and its bias): outputs with the same sum have the same slopes, and the same credit."""
     readers: dict[Var, list[JaxprEqn]] = {}
     for eqn in graph.analysis.eqns:
         for a in set(variables(eqn.invars)):
@@ -106,11 +106,11 @@ def shared_sums(graph: Graph) -> dict[Var, Var]:
         return once and eqn.primitive.name == 'add' and eqn.outvars[0].aval.shape == v.aval.shape
 
     sums = {}
-    for relation in graph.relations:
-        v = relation.y_var
+    for y in ys:
+        v = y
         while goes_only_into_a_sum(v):
             [v] = readers[v][0].outvars
-        sums[relation.y_var] = v
+        sums[y] = v
     return sums
 
 

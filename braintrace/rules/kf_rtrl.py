@@ -26,7 +26,7 @@ from ..plan.keys import TraceKey, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 from .random_bits import KEY, Draw, as_key, root, signs, squares
-from .whole_state import SampleState, TracedUse
+from .sample_state import SampleState, TracedUse
 
 U, A = 'u', 'A'  # the kinds of the two factors
 

@@ -12,7 +12,7 @@ from ..ops.axes import FEW_STATES, outer, read
 from ..ops.by_sample import LARGE, Labels, read_and_renewed
 from ..plan.keys import trace_type
 from .neighbourhoods import Lists, Neighbours, taken
-from .whole_state import TracedUse
+from .sample_state import TracedUse
 
 
 class ListTrace(NamedTuple):

@@ -23,7 +23,7 @@ from ..engine.loop import over_states, scan
 from ..ops.axes import FEW_STATES, Op, decay, gradient
 from .list_trace import ListTrace
 from .neighbourhoods import Lists
-from .whole_state import TracedUse
+from .sample_state import TracedUse
 
 
 class BackInLists(NamedTuple):

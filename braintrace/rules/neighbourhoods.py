@@ -12,7 +12,7 @@ import numpy as np
 
 from ..graph.analysis import Row
 from ..graph.uses import Use
-from .whole_state import SampleState, TracedUse
+from .sample_state import SampleState, TracedUse
 
 DENSE = 0.7  # a neighbourhood of more than this part of all is kept as all of them
 

@@ -22,7 +22,8 @@ from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
 from .list_trace import ListTrace
 from .neighbourhoods import all_elements
-from .whole_state import FloatParam, SampleState, WholeState
+from .sample_state import SampleState
+from .whole_state import FloatParam, WholeState
 
 
 def rtrl(layout: Layout) -> Carrier:

@@ -29,7 +29,7 @@ from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .list_trace import ListTrace
 from .lists_over_blocks import AtOnce, BackInLists, back_in_lists
 from .neighbourhoods import Lists, Neighbourhoods, Neighbours
-from .whole_state import SampleState, TracedUse
+from .sample_state import SampleState, TracedUse
 
 
 class PulledRows(NamedTuple):

@@ -40,7 +40,7 @@ def square(out):
         (POSITION_WISE['leaky'][0], 20_000, 'd_rtrl'),
         (pairs, ROOMY, 'snap'),
         (tanh_rnn, ROOMY, 'rtrl'),
-        (tanh_rnn, 3_200, 'd_rtrl'),
+        (tanh_rnn, 2_800, 'd_rtrl'),
         (gru, 9_000, 'hybrid'),
         (gru, 4_800, 'pp_prop'),
     ],
