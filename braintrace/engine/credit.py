@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 from .._jax import Var, is_float
 from .course import Moment
-from .evaluate import Overrides, Track, Wanted, combine, evaluate, floats_of
+from .evaluate import NOTHING, Overrides, Track, Wanted, combine, evaluate, floats_of
 from .factors import new_hidden, pull_both
 from .known import held_once
 from .window import Window
@@ -181,13 +181,11 @@ def of_new_state(
     """
     step = window.program.step
     signals = window.zeros_at(step.hidden_vars)
-    families = [g.outvars for g in window.layout.graph.groups]
-    for family in [step.hidden_outs] if together else families:
-        mine = {i: v for i, v in enumerate(step.hidden_outs) if v in family and is_float(v)}
-        if mine:
-            pull = _pull_to_new(window, mine, feedback)
-            for i, credit in pull(list(cotangents)).items():
-                signals[i] = credit
+    leaves = {i: v for i, v in enumerate(step.hidden_outs) if is_float(v)}
+    for mine in [Moved(leaves, held=True)] if together else _moved_at_once(window, leaves):
+        pull = _pull_to_new(window, mine, feedback)
+        for i, credit in pull(list(cotangents)).items():
+            signals[i] = credit
     return signals
 
 
@@ -204,21 +202,40 @@ def through_readers(
     """
     first, step = window.step(0), window.program.step
     through = [jnp.zeros(v.aval.shape, v.aval.dtype) for v in step.hidden_outs]
-    numbered = [(i, v) for i, v in enumerate(step.hidden_outs) if i not in readers and is_float(v)]
-    for group in window.layout.graph.groups:
-        mine = {i: v for i, v in numbered if v in group.outvars}
-        if mine:
-            pull = _pull_to_new(first, mine, feedback, [step.hidden_outs[i] for i in readers])
-            for i, credit in pull([a[None] for a in readers.values()]).items():
-                through[i] = credit[0]
+    leaves = {i: v for i, v in enumerate(step.hidden_outs) if i not in readers and is_float(v)}
+    for mine in _moved_at_once(window, leaves):
+        pull = _pull_to_new(first, mine, feedback, [step.hidden_outs[i] for i in readers])
+        for i, credit in pull([a[None] for a in readers.values()]).items():
+            through[i] = credit[0]
     return through
 
 
+class Moved(NamedTuple):
+    """New hidden leaves by number, of which one pull gives the credit; and whether each is held
+    fixed while another moves."""
+
+    leaves: dict[int, Var]
+    held: bool
+
+
+def _moved_at_once(window: Window, leaves: dict[int, Var]) -> list[Moved]:
+    """These leaves in as few pulls as their groups allow: a group of which a state reads another
+    one has a pull of its own, in which they are held."""
+    layout = window.layout
+    by_group = {
+        g.index: {i: v for i, v in leaves.items() if v in g.outvars} for g in layout.graph.groups
+    }
+    alone = {g: mine for g, mine in by_group.items() if g in layout.reading_themselves.reading}
+    rest = {i: v for g, mine in by_group.items() if g not in alone for i, v in mine.items()}
+    sets = [Moved(rest, held=False), *[Moved(mine, held=True) for mine in alone.values()]]
+    return [mine for mine in sets if mine.leaves]
+
+
 def _pull_to_new(
-    window: Window, leaves: dict[int, Var], feedback: Feedback, seen: Sequence[Var] | None = None
+    window: Window, mine: Moved, feedback: Feedback, seen: Sequence[Var] | None = None
 ) -> Callable[[list[Any]], dict[int, Any]]:
     """From credit of what is `seen`, the graded outputs by default, to that of these new hidden
-    leaves, which do not see each other move."""
+    leaves."""
     program, step = window.program, window.program.step
     ends = program.graded(step.outs, step.hidden_outs) if seen is None else seen
     wanted = Wanted(ends)
@@ -226,8 +243,10 @@ def _pull_to_new(
     def outputs(moved):
         def one(moment: Moment, moved):
             known = window.known(moment)
+            terms = {v: moved[i] for i, v in mine.leaves.items()}
             track = Track(
-                born={v: moved[i] for i, v in leaves.items()},
+                born=terms if mine.held else NOTHING,
+                added=NOTHING if mine.held else terms,
                 overrides=Overrides(known=known, feedback=feedback),
             )
             overrides = Overrides(known=known)
@@ -236,7 +255,7 @@ def _pull_to_new(
 
         return window.over_steps(one, moved)
 
-    zeros = dict(zip(leaves, window.zeros_at([*leaves.values()]), strict=True))
+    zeros = dict(zip(mine.leaves, window.zeros_at([*mine.leaves.values()]), strict=True))
     _, pull = jax.vjp(outputs, zeros)
     return lambda credit: pull(credit)[0]
 

@@ -200,6 +200,11 @@ class Layout:
         return readers.read_before(self.graph)
 
     @cached_property
+    def reading_themselves(self) -> readers.Itself:
+        """The groups of which a new state is made of another new one in the same step."""
+        return readers.reading_themselves(self.graph)
+
+    @cached_property
     def feedback_uses(self) -> dict[Var, Use]:
         """The products through which credit comes down to hidden states, by their outputs."""
         return readers.feedback_uses(self.graph)
@@ -220,13 +225,14 @@ class Layout:
     def are_signalled(self, relations: frozenset[int]) -> bool:
         """Whether all credit that the outputs of these relations get in a step comes by way of new
         values of states that are carried, each of its own unit, and all states of these units that
-        are seen are carried: signals there say all of it."""
+        are seen are carried, by one another position by position: signals there say all of it."""
         groups = {s.group for s in self.slots for f in s.feeds if f.relation in relations}
         return relations <= self.pure and all(map(self._is_seen_as_carried, groups))
 
     def _is_seen_as_carried(self, group: int) -> bool:
-        units = self.units[group]
-        return units.number_of_colours == 1 and self.exposed(group) == units.rows
+        units, mixing = self.units[group], self.reading_themselves.mixing
+        of_itself = units.number_of_colours == 1 and group not in mixing
+        return of_itself and self.exposed(group) == units.rows
 
     @cached_property
     def steady_transitions(self) -> dict[int, list[list[Steady | None]]]:

@@ -4,6 +4,9 @@ their traces."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
 
 from .._jax import Atom, JaxprEqn, Var, is_float
 from ..graph.analysis import Row
@@ -49,6 +52,42 @@ def exposed_rows(graph: Graph, group: Group) -> tuple[Row, ...]:
 
     rows = [row for row in group.rows if is_float(row.old)]
     return tuple(row for row in rows if is_read_outside(row.new) or row.old in late)
+
+
+class Itself(NamedTuple):
+    """Groups of which a new state is made of another new one of the group in the same step."""
+
+    reading: frozenset[int]  # in whatever way
+    mixing: frozenset[int]  # in a way that is not position by position
+
+
+def reading_themselves(graph: Graph) -> Itself:
+    """Which groups read themselves in a step, and how."""
+    analysis = graph.analysis
+    bit = {v: 1 << i for i, v in enumerate(graph.step.hidden_outs)}
+    # The new states that a value is made of, as bits: position by position, and in other ways.
+    near: dict[Var, int] = {}
+    far: dict[Var, int] = {}
+    arrived: dict[Var, tuple[int, int]] = {}
+    for k, eqn in enumerate(analysis.eqns):
+        cut = analysis.cuts.get(k, frozenset()) | analysis.use_cuts.get(k, frozenset())
+        here = there = 0
+        for i, a in enumerate(eqn.invars):
+            if isinstance(a, Var):
+                there |= far.get(a, 0) | (near.get(a, 0) if i in cut else 0)
+                here |= 0 if i in cut else near.get(a, 0)
+        for v in eqn.outvars:
+            near[v], far[v], arrived[v] = here | bit.get(v, 0), there, (here, there)
+
+    reading, mixing = set(), set()
+    for g in graph.groups:
+        own = reduce(or_, [bit[v] for v in g.outvars])
+        ways = [arrived.get(v, (0, 0)) for v in g.outvars]
+        if any((here | there) & own for here, there in ways):
+            reading.add(g.index)
+        if any(there & own for _, there in ways):
+            mixing.add(g.index)
+    return Itself(frozenset(reading), frozenset(mixing))
 
 
 def is_readout(graph: Graph, group: Group) -> bool:

@@ -1,11 +1,14 @@
 """Where all credit of a step is a signal at states that are carried, and where it is not: the
 gradient is the same, by signals or by the credit of outputs and old states."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from inside import graph_of
+from told import LOST
 
 import braintrace
 from braintrace.plan.layout import Layout, lay_out
@@ -42,6 +45,20 @@ def two_states_seen(p, h, x):
     return (v, a), (jnp.sin(v) * a) @ p['out']
 
 
+def by_way_of_others(p, h, x):
+    """The second state hears the first one in the same step, after other units have."""
+    v = 0.9 * h[0] + x @ p['W'] - 0.2 * h[1]
+    w = 0.7 * h[2] + jnp.tanh(v @ p['R'])
+    u = 0.8 * h[1] + 0.1 * h[0] + jnp.tanh(w @ p['up'] + p['b'])
+    return (v, u, w), (jnp.sin(v) * u) @ p['out'] + w @ p['out']
+
+
+def by_way_of_other_units(p, h, x):
+    v = 0.9 * h[0] + x @ p['W'] - 0.2 * h[1]
+    u = 0.8 * h[1] + 0.1 * v + jnp.tanh(v @ p['R'])
+    return (v, u), (jnp.sin(v) * u) @ p['out']
+
+
 def lstm(p, h, x):
     i, f = jax.nn.sigmoid(x @ p['Wz'] + h[1] @ p['Rz']), jax.nn.sigmoid(x @ p['Wr'])
     c = f * h[0] + i * jnp.tanh(x @ p['W'] + h[1] @ p['R'])
@@ -61,11 +78,18 @@ def neighbours(p, h, x):
 
 
 BY_SIGNALS = gru, read_before_its_reset, two_layers, two_states_seen
-BY_OUTPUTS = lstm, product_that_is_read, neighbours
+BY_OUTPUTS = lstm, product_that_is_read, neighbours, by_way_of_others, by_way_of_other_units
 
 
 def start(step):
-    return (H, H) if step in (two_layers, two_states_seen, lstm) else H
+    if step is by_way_of_others:
+        return H, H, H
+    of_two = two_layers, two_states_seen, by_way_of_other_units, lstm
+    return (H, H) if step in of_two else H
+
+
+def square(out):
+    return (out**2).sum()
 
 
 def gradient(step, rule):
@@ -75,12 +99,12 @@ def gradient(step, rule):
     # Two calls, so that traces of the one are read by the other, in blocks of three steps.
     carry, total = learner.init(P, h), 0
     for xs in (XS[:4], XS[4:]):
-        (grads, _), carry = learner.grad(lambda out: (out**2).sum(), P, carry, xs, window=3)
+        (grads, _), carry = learner.grad(square, P, carry, xs, window=3)
         total = jax.tree.map(jnp.add, total, grads) if total else grads
     return total
 
 
-@pytest.mark.filterwarnings('ignore:.*There is no trace for that')
+@LOST
 @pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop'])
 @pytest.mark.parametrize('step', BY_SIGNALS, ids=lambda step: step.__name__)
 def test_signals_give_what_outputs_and_old_states_do(step, rule, monkeypatch):
@@ -92,9 +116,61 @@ def test_signals_give_what_outputs_and_old_states_do(step, rule, monkeypatch):
     assert np.abs(expected['W']).max() > 0.01
 
 
+@LOST
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
+@pytest.mark.parametrize('step', [*BY_SIGNALS, *BY_OUTPUTS], ids=lambda step: step.__name__)
+def test_one_step_has_its_whole_gradient(step, rule):
+    options = {'decay_or_rank': 0.9} if rule == 'pp_prop' else {}
+    h = jax.tree.map(lambda a: a + 0.3, start(step))
+    learner = braintrace.compile(step, rule, P, h, XS[0], **options)
+    (found, _), _ = learner.grad(square, P, learner.init(P, h), XS[:1])
+    expected = jax.grad(lambda p: square(step(p, h, XS[0])[1]))(P)
+    for name, g in expected.items():
+        np.testing.assert_allclose(found[name], g, rtol=1e-10, atol=1e-12, err_msg=name)
+
+
 @pytest.mark.parametrize('step', [*BY_SIGNALS, *BY_OUTPUTS], ids=lambda step: step.__name__)
 def test_which_models_have_signals(step):
     layout = lay_out(graph_of(step, P, start(step), XS[0]))
     traced = frozenset(f.relation for s in layout.slots for f in s.feeds)
     assert traced
     assert layout.are_signalled(traced) == (step in BY_SIGNALS)
+
+
+@pytest.mark.parametrize(
+    'step, reading, mixing',
+    [
+        (gru, 0, 0),
+        (two_layers, 0, 0),
+        (neighbours, 0, 0),
+        (two_states_seen, 1, 0),
+        (by_way_of_other_units, 1, 1),
+        (by_way_of_others, 1, 1),
+    ],
+    ids=lambda step: getattr(step, '__name__', None),
+)
+def test_groups_that_read_themselves(step, reading, mixing):
+    found = lay_out(graph_of(step, P, start(step), XS[0])).reading_themselves
+    assert (len(found.reading), len(found.mixing)) == (reading, mixing)
+
+
+@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
+def test_the_program_of_a_stack_grows_with_its_layers(rule):
+    options = {'decay_or_rank': 0.9} if rule == 'pp_prop' else {}
+
+    def equations(layers):
+        def step(p, hs, x):
+            new = []
+            for w, r, h in zip(p['W'], p['R'], hs, strict=True):
+                x = 0.9 * h + jnp.tanh(x @ w + h @ r)
+                new.append(x)
+            return new, x
+
+        params, hs = {k: [jnp.eye(N)] * layers for k in 'WR'}, [H] * layers
+        learner = braintrace.compile(step, rule, params, hs, H, **options)
+        carry, xs = learner.init(params, hs), jnp.ones((4, *H.shape))
+        program = jax.make_jaxpr(partial(learner.grad, jnp.mean))(params, carry, xs)
+        return str(program).count('\n')
+
+    few, some, many = map(equations, (2, 4, 8))
+    assert many - some <= 2.1 * (some - few)
