@@ -81,6 +81,8 @@ def second_of(kind, p, g, h):
         return 0.6 * g + h
     if kind == 'spike':
         return spike(h)
+    if kind == 'mixed':
+        return 0.5 * g + jnp.tanh(h @ p['R'])
     return 0.5 * g + jnp.tanh(h) * p['b']
 
 
@@ -97,7 +99,7 @@ READ = [
     lambda p, old, h, y, noise: (jnp.tanh(h)[:, :C] * p['o'][0], y),
     lambda p, old, h, y, noise: 2 * (p['l'] * y + h @ p['o'],),
 ]
-SECOND = [None, None, 'slow', 'spike', 'bent']
+SECOND = [None, None, 'slow', 'spike', 'bent', 'mixed']
 
 
 def complex_units(p, z, x):

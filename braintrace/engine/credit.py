@@ -225,7 +225,7 @@ def _moved_at_once(window: Window, leaves: dict[int, Var]) -> list[Moved]:
     by_group = {
         g.index: {i: v for i, v in leaves.items() if v in g.outvars} for g in layout.graph.groups
     }
-    alone = {g: mine for g, mine in by_group.items() if g in layout.reading_themselves.reading}
+    alone = {g: mine for g, mine in by_group.items() if layout.read_in_step.by_itself(g)}
     rest = {i: v for g, mine in by_group.items() if g not in alone for i, v in mine.items()}
     sets = [Moved(rest, held=False), *[Moved(mine, held=True) for mine in alone.values()]]
     return [mine for mine in sets if mine.leaves]

@@ -200,9 +200,9 @@ class Layout:
         return readers.read_before(self.graph)
 
     @cached_property
-    def reading_themselves(self) -> readers.Itself:
-        """The groups of which a new state is made of another new one in the same step."""
-        return readers.reading_themselves(self.graph)
+    def read_in_step(self) -> readers.ReadInStep:
+        """Of which groups' new states those of each group are made in the same step."""
+        return readers.read_in_step(self.graph)
 
     @cached_property
     def feedback_uses(self) -> dict[Var, Use]:
@@ -225,14 +225,17 @@ class Layout:
     def are_signalled(self, relations: frozenset[int]) -> bool:
         """Whether all credit that the outputs of these relations get in a step comes by way of new
         values of states that are carried, each of its own unit, and all states of these units that
-        are seen are carried, by one another position by position: signals there say all of it."""
-        groups = {s.group for s in self.slots for f in s.feeds if f.relation in relations}
-        return relations <= self.pure and all(map(self._is_seen_as_carried, groups))
+        are seen are carried: signals there say all of it, and nothing twice."""
+        fed = [frozenset(g.index for g in self.relations[r].groups) for r in relations]
+        groups = frozenset().union(*fed)
+        once = not any(of & (self.read_in_step.near[g] - {g}) for of in fed for g in of)
+        return once and relations <= self.pure and all(map(self._is_seen_as_carried, groups))
 
     def _is_seen_as_carried(self, group: int) -> bool:
-        units, mixing = self.units[group], self.reading_themselves.mixing
-        of_itself = units.number_of_colours == 1 and group not in mixing
-        return of_itself and self.exposed(group) == units.rows
+        if group not in self.units or group in self.read_in_step.far[group]:
+            return False
+        units = self.units[group]
+        return units.number_of_colours == 1 and self.exposed(group) == units.rows
 
     @cached_property
     def steady_transitions(self) -> dict[int, list[list[Steady | None]]]:

@@ -4,8 +4,6 @@ their traces."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
-from operator import or_
 from typing import NamedTuple
 
 from .._jax import Atom, JaxprEqn, Var, is_float
@@ -54,40 +52,39 @@ def exposed_rows(graph: Graph, group: Group) -> tuple[Row, ...]:
     return tuple(row for row in rows if is_read_outside(row.new) or row.old in late)
 
 
-class Itself(NamedTuple):
-    """Groups of which a new state is made of another new one of the group in the same step."""
+class ReadInStep(NamedTuple):
+    """For each group the groups, itself included, of whose new states its own new ones are made in
+    the same step: position by position, and in other ways."""
 
-    reading: frozenset[int]  # in whatever way
-    mixing: frozenset[int]  # in a way that is not position by position
+    near: dict[int, frozenset[int]]
+    far: dict[int, frozenset[int]]
+
+    def by_itself(self, group: int) -> bool:
+        """Whether a group reads itself, in whatever way."""
+        return group in self.near[group] | self.far[group]
 
 
-def reading_themselves(graph: Graph) -> Itself:
-    """Which groups read themselves in a step, and how."""
+def read_in_step(graph: Graph) -> ReadInStep:
+    """Which new states are made of which."""
     analysis = graph.analysis
-    bit = {v: 1 << i for i, v in enumerate(graph.step.hidden_outs)}
-    # The new states that a value is made of, as bits: position by position, and in other ways.
-    near: dict[Var, int] = {}
-    far: dict[Var, int] = {}
-    arrived: dict[Var, tuple[int, int]] = {}
+    group_of = {v: g.index for g in graph.groups for v in g.outvars}
+    none: frozenset[int] = frozenset()
+    near: dict[Var, frozenset[int]] = {}
+    far: dict[Var, frozenset[int]] = {}
+    read = ReadInStep({g.index: none for g in graph.groups}, {g.index: none for g in graph.groups})
     for k, eqn in enumerate(analysis.eqns):
-        cut = analysis.cuts.get(k, frozenset()) | analysis.use_cuts.get(k, frozenset())
-        here = there = 0
-        for i, a in enumerate(eqn.invars):
-            if isinstance(a, Var):
-                there |= far.get(a, 0) | (near.get(a, 0) if i in cut else 0)
-                here |= 0 if i in cut else near.get(a, 0)
+        cut = analysis.cuts.get(k, none) | analysis.use_cuts.get(k, none)
+        operands = [(i in cut, a) for i, a in enumerate(eqn.invars) if isinstance(a, Var)]
+        here = none.union(*[near.get(a, none) for is_cut, a in operands if not is_cut])
+        there = none.union(*[far.get(a, none) for _, a in operands])
+        there = there.union(*[near.get(a, none) for is_cut, a in operands if is_cut])
         for v in eqn.outvars:
-            near[v], far[v], arrived[v] = here | bit.get(v, 0), there, (here, there)
-
-    reading, mixing = set(), set()
-    for g in graph.groups:
-        own = reduce(or_, [bit[v] for v in g.outvars])
-        ways = [arrived.get(v, (0, 0)) for v in g.outvars]
-        if any((here | there) & own for here, there in ways):
-            reading.add(g.index)
-        if any(there & own for _, there in ways):
-            mixing.add(g.index)
-    return Itself(frozenset(reading), frozenset(mixing))
+            near[v], far[v] = here, there
+            if v in group_of:
+                g = group_of[v]
+                read.near[g], read.far[g] = read.near[g] | here, read.far[g] | there
+                near[v] = here | {g}
+    return read
 
 
 def is_readout(graph: Graph, group: Group) -> bool:

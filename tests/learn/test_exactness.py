@@ -127,6 +127,52 @@ def test_what_is_called_exact_is_exact(code, rule, window):
     assert not wrong, (name, options, wrong)
 
 
+# ---- one step ----
+
+WHOLE_INSIDE_A_STEP = [
+    (name, options)
+    for name, options in RULES
+    if not options.keys() & {'kappa_filter_decay', 'feedback'} and options.get('trace') is None
+]
+
+
+def assert_whole(step, params, state, xs, ys, rule):
+    """Whatever a trace follows, nothing inside a step is lost: all of the gradient of a sequence of
+    one step is there."""
+    name, options = rule
+    try:
+        learner = braintrace.compile(step, name, params, state, xs[0], **options)
+    except braintrace.NotSupportedError:
+        return  # refused, and said so
+    carry, xs, ys = learner.init(params, state), xs[:1], ys[:1]
+    (grads, _), _ = learner.grad(loss, params, carry, xs, ys, reduction='sum')
+    grads, true = (by_name(g) for g in (grads, true_gradient(step, params, state, xs, ys)))
+    size = max(float(jnp.abs(a).max()) for a in true.values())
+    for key, g in true.items():
+        close = jnp.allclose(grads[key], g, rtol=1e-7, atol=1e-9 * size)
+        assert close or not np.isfinite(size) or size > 1e30, (rule, key)
+
+
+@LOST
+@settings(lasting, max_examples=max(1, PROGRAMS // 8))
+@given(st.integers(0, 2**32 - 1), st.sampled_from(WHOLE_INSIDE_A_STEP))
+def test_a_step_is_whole_in_models_that_people_write(seed, rule):
+    assert_whole(*random_model(seed), rule)
+
+
+@LOST
+@settings(lasting, max_examples=max(1, PROGRAMS // 8))
+@given(programs(2, 5), st.sampled_from(WHOLE_INSIDE_A_STEP))
+def test_a_step_is_whole(code, rule):
+    params, state, _ = example()
+    rng = np.random.RandomState(1)
+    xs, ys = (jnp.asarray(rng.randn(1, R, C)) for _ in range(2))
+    try:
+        assert_whole(read_out(build(code)), params, state, xs, ys, rule)
+    except TypeError as error:
+        assert 'custom_vjp' in str(error)  # UORO needs a derivative that goes forward
+
+
 # ---- what the pages call exact ----
 
 

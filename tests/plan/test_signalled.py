@@ -150,8 +150,10 @@ def test_which_models_have_signals(step):
     ids=lambda step: getattr(step, '__name__', None),
 )
 def test_groups_that_read_themselves(step, reading, mixing):
-    found = lay_out(graph_of(step, P, start(step), XS[0])).reading_themselves
-    assert (len(found.reading), len(found.mixing)) == (reading, mixing)
+    graph = graph_of(step, P, start(step), XS[0])
+    read, groups = lay_out(graph).read_in_step, [g.index for g in graph.groups]
+    assert sum(map(read.by_itself, groups)) == reading
+    assert sum(g in read.far[g] for g in groups) == mixing
 
 
 @pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
