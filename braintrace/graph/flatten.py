@@ -27,6 +27,7 @@ from .control_flow import ControlFlowPolicy, open_cond, open_scan, open_while
 from .diagnostics import Diagnostics
 from .flags import Trace, seed_flags
 from .flat import Flat, Way
+from .lines import located
 from .open_calls import (
     open_barrier,
     open_call,
@@ -55,9 +56,12 @@ def flatten(
     live = jaxpr.replace(eqns=prune(jaxpr.eqns, jaxpr.outvars))
     outs = flat.walk(Traced(live), jaxpr.invars)
     seen: set = {*jaxpr.invars, *flat.captured}
-    for i in range(len(step.hidden)):
-        if isinstance(outs[i], Literal) or outs[i] in seen:
-            [outs[i]] = flat.call(jnp.copy, outs[i])
+    made_by = {v: eqn for eqn in flat.eqns for v in eqn.outvars}
+    for i, out in enumerate(outs[: len(step.hidden)]):
+        if isinstance(out, Literal) or out in seen:
+            source = made_by.get(out) if isinstance(out, Var) else None
+            [outs[i]] = flat.call(jnp.copy, out)
+            flat.eqns[-1] = located(flat.eqns[-1], source)
         seen.add(outs[i])
     eqns = prune(flat.eqns, outs)
     used = {a for atoms in (*[e.invars for e in eqns], outs) for a in atoms if isinstance(a, Var)}

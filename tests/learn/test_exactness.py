@@ -229,6 +229,15 @@ def test_a_state_that_only_outputs_read_need_not_be_carried():
         assert claimed == set(P) and not wrong
 
 
+def test_a_value_that_two_states_share_is_named_by_the_line_that_makes_it():
+    def step(p, s, x):
+        h = jnp.tanh(0.5 * s[0] + x @ p['W'])
+        return (h, h), s[1] @ p['o']
+
+    report = braintrace.compile(step, 'd_rtrl', P, (one, one), X[0]).report
+    assert 'test_exactness.py' in report.exactness['W'].through
+
+
 def shown(p, h, x):  # no memory of its own, and read by the output
     return 2 * (jnp.tanh(x @ p['W']),)
 
