@@ -20,6 +20,7 @@ P = {name: RNG.standard_normal((3, N)) for name in ('W', 'Wr', 'Wz', 'Wa')}
 P |= {name: 0.6 * RNG.standard_normal((N, N)) for name in ('R', 'Rr', 'Rz', 'up')}
 P |= {'b': RNG.standard_normal(N), 'out': RNG.standard_normal((N, 2))}
 H = jnp.zeros((BATCH, N))
+OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}, 'rflo': {'decay': 0.7}}
 
 
 def gru(p, h, x):
@@ -59,6 +60,18 @@ def by_way_of_other_units(p, h, x):
     return (v, u), (jnp.sin(v) * u) @ p['out']
 
 
+def a_state_that_is_not_carried(p, h, x):
+    v = 0.5 * jnp.roll(h[0], 1, -1) + x @ p['W']
+    u = 0.5 * h[1] + jnp.tanh(v)
+    return (v, u), (u + v) @ p['out']
+
+
+def a_spike_of_what_is_read(p, h, x):
+    """The output of one product feeds two groups, of which one reads the other."""
+    v = jnp.tanh(x @ p['W'])
+    return (v, jnp.cos(v)), (v + jnp.cos(v)) @ p['out']
+
+
 def lstm(p, h, x):
     i, f = jax.nn.sigmoid(x @ p['Wz'] + h[1] @ p['Rz']), jax.nn.sigmoid(x @ p['Wr'])
     c = f * h[0] + i * jnp.tanh(x @ p['W'] + h[1] @ p['R'])
@@ -78,14 +91,15 @@ def neighbours(p, h, x):
 
 
 BY_SIGNALS = gru, read_before_its_reset, two_layers, two_states_seen
-BY_OUTPUTS = lstm, product_that_is_read, neighbours, by_way_of_others, by_way_of_other_units
+OF_TWO_STATES = by_way_of_other_units, a_state_that_is_not_carried, lstm
+BY_OUTPUTS = *OF_TWO_STATES, product_that_is_read, neighbours, by_way_of_others
 
 
 def start(step):
     if step is by_way_of_others:
         return H, H, H
-    of_two = two_layers, two_states_seen, by_way_of_other_units, lstm
-    return (H, H) if step in of_two else H
+    two = two_layers, two_states_seen, a_spike_of_what_is_read, *OF_TWO_STATES
+    return (H, H) if step in two else H
 
 
 def square(out):
@@ -93,9 +107,8 @@ def square(out):
 
 
 def gradient(step, rule):
-    options = {'decay_or_rank': 0.9} if rule == 'pp_prop' else {}
     h = start(step)
-    learner = braintrace.compile(step, rule, P, h, XS[0], **options)
+    learner = braintrace.compile(step, rule, P, h, XS[0], **OPTIONS.get(rule, {}))
     # Two calls, so that traces of the one are read by the other, in blocks of three steps.
     carry, total = learner.init(P, h), 0
     for xs in (XS[:4], XS[4:]):
@@ -105,8 +118,19 @@ def gradient(step, rule):
 
 
 @LOST
-@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop', 'eprop'])
-@pytest.mark.parametrize('step', BY_SIGNALS, ids=lambda step: step.__name__)
+@pytest.mark.parametrize(
+    'step, rule',
+    [
+        (gru, 'd_rtrl'),
+        (gru, 'eprop'),
+        (read_before_its_reset, 'd_rtrl'),
+        (read_before_its_reset, 'pp_prop'),
+        (two_layers, 'pp_prop'),
+        (two_states_seen, 'd_rtrl'),
+        (two_states_seen, 'pp_prop'),
+    ],
+    ids=lambda a: getattr(a, '__name__', a),
+)
 def test_signals_give_what_outputs_and_old_states_do(step, rule, monkeypatch):
     found = gradient(step, rule)
     monkeypatch.setattr(Layout, 'are_signalled', lambda layout, relations: False)
@@ -117,12 +141,22 @@ def test_signals_give_what_outputs_and_old_states_do(step, rule, monkeypatch):
 
 
 @LOST
-@pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
-@pytest.mark.parametrize('step', [*BY_SIGNALS, *BY_OUTPUTS], ids=lambda step: step.__name__)
+@pytest.mark.parametrize(
+    'step, rule',
+    [
+        (two_states_seen, 'pp_prop'),
+        (product_that_is_read, 'd_rtrl'),
+        (by_way_of_others, 'pp_prop'),
+        (by_way_of_other_units, 'd_rtrl'),
+        (a_state_that_is_not_carried, 'd_rtrl'),
+        (a_spike_of_what_is_read, 'rflo'),
+    ],
+    ids=lambda a: getattr(a, '__name__', a),
+)
 def test_one_step_has_its_whole_gradient(step, rule):
-    options = {'decay_or_rank': 0.9} if rule == 'pp_prop' else {}
+    """For random programs see `test_exactness.py`."""
     h = jax.tree.map(lambda a: a + 0.3, start(step))
-    learner = braintrace.compile(step, rule, P, h, XS[0], **options)
+    learner = braintrace.compile(step, rule, P, h, XS[0], **OPTIONS.get(rule, {}))
     (found, _), _ = learner.grad(square, P, learner.init(P, h), XS[:1])
     expected = jax.grad(lambda p: square(step(p, h, XS[0])[1]))(P)
     for name, g in expected.items():
@@ -158,8 +192,6 @@ def test_groups_that_read_themselves(step, reading, mixing):
 
 @pytest.mark.parametrize('rule', ['d_rtrl', 'pp_prop'])
 def test_the_program_of_a_stack_grows_with_its_layers(rule):
-    options = {'decay_or_rank': 0.9} if rule == 'pp_prop' else {}
-
     def equations(layers):
         def step(p, hs, x):
             new = []
@@ -169,7 +201,7 @@ def test_the_program_of_a_stack_grows_with_its_layers(rule):
             return new, x
 
         params, hs = {k: [jnp.eye(N)] * layers for k in 'WR'}, [H] * layers
-        learner = braintrace.compile(step, rule, params, hs, H, **options)
+        learner = braintrace.compile(step, rule, params, hs, H, **OPTIONS.get(rule, {}))
         carry, xs = learner.init(params, hs), jnp.ones((4, *H.shape))
         program = jax.make_jaxpr(partial(learner.grad, jnp.mean))(params, carry, xs)
         return str(program).count('\n')
