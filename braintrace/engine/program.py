@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
-from .._jax import JaxprEqn, Var, is_complex, is_float
+from .._jax import Jaxpr, JaxprEqn, Var, is_complex, is_float, new_jaxpr, prune
 from ..graph.analysis import Analysis
 from ..ops.families import Family, family
 from ..plan.layout import Layout
@@ -151,6 +151,15 @@ class Program:
     def phases(self, length: int) -> Phases:
         """The same, with only that in the loop which has to wait."""
         return self._one_step if length == 1 else self._many_steps
+
+    def making(self, wanted: Sequence[Var], known: Sequence[Var]) -> Jaxpr:
+        """The program of some variables of the step, from what it starts from and what is known, as
+        far as they need it."""
+        jaxpr, made = self.step.jaxpr, set(known)
+        rest = [e for e in jaxpr.eqns if not e.effects and made.isdisjoint(e.outvars)]
+        eqns = prune(rest, wanted)
+        read = {*wanted}.union(*[[a for a in e.invars if isinstance(a, Var)] for e in eqns])
+        return new_jaxpr([v for v in [*jaxpr.invars, *known] if v in read], wanted, eqns)
 
     def losses(self, outs: Sequence[Any]) -> list[Any]:
         """The outputs that credit comes from."""

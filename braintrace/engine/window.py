@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .._jax import Literal, Var, is_float, new_jaxpr, prune, run_jaxpr
+from .._jax import Literal, Var, is_float, run_jaxpr
 from ..graph.sources import weight_program
 from ..graph.uses import Use
 from ..ops.axes import Op
@@ -209,18 +209,19 @@ class Window:
 
     def values(self, wanted: Sequence[Var]) -> list[Any]:
         """The values of some variables at all steps, `(K, *shape)` each."""
-        jaxpr = self.program.step.jaxpr
-        known = [*self.program.kept, *self._renewed.values()]
-        eqns = [e for e in jaxpr.eqns if not e.effects and set(known).isdisjoint(e.outvars)]
-        program = new_jaxpr([*jaxpr.invars, *known], wanted, prune(eqns, wanted))
+        step, known = self.program.step, [*self.program.kept, *self._renewed.values()]
+        made_of = self.program.making(wanted, known)
+        values = [*self.given.captured, *self.params, *self.before, *self.before_other]
+        values += [*self.given.inputs, *self.kept, *self._new_states]
+        value_of = dict(zip([*step.jaxpr.invars, *known], values, strict=True))
+        constant = {*step.captured_vars, *step.param_vars}
+        first = [value_of[v] for v in made_of.invars if v in constant]
+        moving = [value_of[v] for v in made_of.invars if v not in constant]
 
-        def one(hidden, other, inputs, known):
-            given = self.given.captured, self.params, hidden, other, inputs, known
-            return run_jaxpr(program, *[a for part in given for a in part])
+        def one(_, moving):  # with their numbers, since a value may be the same in all steps
+            return run_jaxpr(made_of, *first, *moving)
 
-        state = self.before, self.before_other
-        values = [*self.kept, *self._new_states]
-        return all_steps(one, self.length, *state, self.given.inputs, values)
+        return all_steps(one, self.length, jnp.arange(self.length), moving)
 
     def operand(self, use: Use) -> Any:
         """What multiplies the weight of a use at all steps, `(K, ...)`; None for an element-wise
