@@ -17,16 +17,7 @@ from ..ops.axes import Op
 from ..plan.layout import Layout
 from ..plan.self_paths import Detour
 from .course import Course, Moment, State
-from .evaluate import (
-    PLAIN,
-    Given,
-    Overrides,
-    Spared,
-    Values,
-    combine,
-    evaluate,
-    floats_of,
-)
+from .evaluate import PLAIN, Given, Overrides, Spared, Values, combine, evaluate, floats_of
 from .factors import Factors
 from .loop import all_steps, moved_up, scan
 from .program import Program
