@@ -77,8 +77,8 @@ def _go_on():
 class Worker:
     """A process that measures while it has its turn, and the rows it has printed."""
 
-    def __init__(self, python, library, script, *case):
-        self.command, self.name = [python, script, library, *case], library
+    def __init__(self, python, library, script, *more):
+        self.command, self.name = [python, script, library, *more], library
         self.process, self.rows, self.errors = None, [], tempfile.TemporaryFile('w+')
         self.number = -1  # of the measurement that it is at
 

@@ -13,6 +13,22 @@ SAME_WORK = (
     '| rule | ours / 0.2.6, ms | faster by | first call, ours / 0.2.6, ms | ratio |\n'
     '|---|---|---|---|---|'
 )
+STREAMS = """## A stream: one jitted call and one update for each step, GRU 16-64-4
+
+On a CPU JAX has another thread run a program, and the calls of a stream, of which each waits for \
+the last, wait for threads to wake up: how long depends on the machine, and varies. \
+`jax.config.update('jax_cpu_enable_async_dispatch', False)`, before anything is computed, has the \
+thread that calls run it, see [long runs](long_runs.md#steps-of-microseconds).
+
+| learner | microseconds a step, by default | against 0.2.6 | run by the caller | against 0.2.6 |
+|---|---|---|---|---|"""
+LEARNERS = {
+    'plain function': 'pure stream',
+    'an empty call with the arguments and results of that': 'empty stream',
+    'brainstate module, `etrace_stream`': 'own stream',
+    "brainstate module, in brainstate's `jit`": 'stream',
+    "backpropagation of the one step alone, no traces, in brainstate's `jit`": 'floor',
+}
 EVERY_RULE = """## Every rule
 
 One `etrace_grad`, traces carried on, in blocks as `window='auto'` picks them; inputs-units-batch-\
@@ -71,20 +87,21 @@ REMARKS = {
 HOW_TO_REPEAT = """## How to repeat it
 
 `make bench` sets up one environment with this project and one with braintrace 0.2.6, runs \
-`benchmarks/worker.py`, `benchmarks/own_loops.py`, `benchmarks/rules.py` and \
-`benchmarks/credit.py` in each, keeps what was \
+`benchmarks/worker.py`, `benchmarks/streams.py`, `benchmarks/own_loops.py`, \
+`benchmarks/rules.py` and `benchmarks/credit.py` in each, keeps what was \
 measured in `benchmarks/figures.json`, and
 writes this page and its charts from that; `make charts` draws the charts again. \
 `python benchmarks/run.py OURS REFERENCE docs/benchmarks.md credit`, with two interpreters, \
-measures exact credit alone, and so do `worker`, `loops`, `starts` and `rules` for the other \
-parts. Both libraries are used through their public \
+measures exact credit alone, and so do `worker`, `streams`, `loops`, `starts` and `rules` for \
+the other parts. Both libraries are used through their public \
 interface, on the models of `benchmarks/models.py`, which are written once for both: only the
 class of linear layers differs. Keep the machine idle meanwhile: it takes about half an hour.
 """
 
 
 PARTS = {
-    'worker': 'gradients and streams',
+    'worker': 'gradients',
+    'streams': 'streams',
     'loops': "loops of one's own",
     'starts': 'the times of whole processes',
     'rules': 'the table of every rule and its charts',
@@ -115,8 +132,7 @@ def in_short(figures):
         reference = find(theirs, row['case'], row['cell'], row['shape'])
         faster.append(ratio(reference['ms'], row['ms']))
         firsts.append(ratio(row['first'], reference['first']))
-    stream = by_case['pure stream']['us']
-    reference = next(row for row in theirs if row['case'] == 'stream')['us']
+    stream, reference = microseconds(figures['streams'][0], 'pure stream')
     short, *_, long = by_case['memory']['bytes'].items()
     other = {key(row): row for row in rules[1]}
     shared = [(row, other[key(row)]) for row in rules[0] if 'us' in other.get(key(row), {})]
@@ -157,11 +173,12 @@ def span(numbers, digits):
     return f'{min(numbers):.{digits}f} to {max(numbers):.{digits}f}'
 
 
-def report(ours, theirs, starts):
-    """The cases of `worker.py`: rows of ours, of the reference, and seconds of whole processes."""
+def report(ours, theirs, starts, of_streams):
+    """The cases of `worker.py`: rows of ours, of the reference, and seconds of whole processes; the
+    lines about streams come after the first table."""
     by_case = {row['case']: row for row in ours}
     yield from one_gradient(ours, theirs, starts, by_case['pp_prop by hand']['ms'])
-    yield from streams(by_case, next(row for row in theirs if row['case'] == 'stream')['us'])
+    yield from of_streams
     fused = [f'{row["cell"]} {row["ms"]:.1f} ms' for row in ours if row['case'] == 'fused']
     yield (
         '## One product a step\n\nD_RTRL with traces carried on, 64-128-16-100: '
@@ -284,21 +301,26 @@ def table_row(cells):
     return f'| {" | ".join(cells)} |'
 
 
-def streams(by_case, reference):
-    """The table of streams; `reference` are microseconds a step of 0.2.6."""
-    yield '## A stream: one jitted call and one update for each step, GRU 16-64-4\n'
-    yield '| learner | microseconds a step | against 0.2.6 |\n|---|---|---|'
-    learners = {
-        'plain function': 'pure stream',
-        'an empty call with the arguments and results of that': 'empty stream',
-        'brainstate module, `etrace_stream`': 'own stream',
-        "brainstate module, in brainstate's `jit`": 'stream',
-        "backpropagation of the one step alone, no traces, in brainstate's `jit`": 'floor',
-    }
-    for learner, case in learners.items():
-        us = by_case[case]['us']
-        yield table_row([learner, f'{min(us):.0f}', f'{ratio(us, reference):.2f}'])
-    yield f"| 0.2.6, in brainstate's `jit` | {min(reference):.0f} | 1 |\n"
+def streams(by_default, inline):
+    """The table of streams: rows of ours and of the reference, run as JAX does by default and by
+    the thread that calls."""
+    yield STREAMS
+    for learner, case in LEARNERS.items():
+        cells = [learner]
+        for rows in (by_default, inline):
+            us, reference = microseconds(rows, case)
+            cells += [f'{min(us):.0f}', f'{ratio(us, reference):.2f}']
+        yield table_row(cells)
+    references = [microseconds(rows, 'stream')[1] for rows in (by_default, inline)]
+    cells = [cell for us in references for cell in (f'{min(us):.0f}', '1')]
+    yield table_row(["0.2.6, in brainstate's `jit`", *cells])
+    yield ''
+
+
+def microseconds(rows, case):
+    """What a step takes in a case of ours, and in the stream of the reference, by turns."""
+    ours, theirs = ({row['case']: row['us'] for row in of} for of in rows)
+    return ours[case], theirs['stream']
 
 
 def report_loops(ours, theirs):

@@ -1,8 +1,8 @@
 """Ours, braintrace 0.2.6 and BPTT side by side on this machine.
 
-`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `worker`, `loops`, `starts`, `rules` or
-`credit` at the end for that part alone, or several of them with commas between. What was measured
-is kept in `figures.json`, and the page and its charts are made from that.
+`run.py OUR_PYTHON REFERENCE_PYTHON [OUTPUT.md]`, and `worker`, `streams`, `loops`, `starts`,
+`rules` or `credit` at the end for that part alone, or several of them with commas between. What was
+measured is kept in `figures.json`, and the page and its charts are made from that.
 """
 
 import json
@@ -20,6 +20,7 @@ from page import (
     report_credit,
     report_loops,
     report_rules,
+    streams,
     with_section,
 )
 
@@ -46,15 +47,16 @@ def least(*values):
 def main(ours, reference, output=None, only=None):
     libraries = (ours, 'ours'), (reference, 'reference')
 
-    def measure_both(script):
-        print(f'measuring {script} ...', file=sys.stderr, flush=True)
-        return measured(*[Worker(*library, script) for library in libraries])
+    def measure_both(*script):
+        print(f'measuring {" ".join(script)} ...', file=sys.stderr, flush=True)
+        return measured(*[Worker(*library, *script) for library in libraries])
 
     def start_both(case):
         return [seconds(*library, case) for library in libraries]
 
     parts = {
         'worker': lambda: measure_both('worker.py'),
+        'streams': lambda: [measure_both('streams.py', *how) for how in ([], ['inline'])],
         'loops': lambda: measure_both('own_loops.py'),
         'starts': lambda: least(*[[start_both(case) for case in range(CASES)] for _ in range(2)]),
         'rules': lambda: measure_both('rules.py'),
@@ -95,7 +97,7 @@ def page_of(figures):
     parts = [
         beginning(figures['earlier']),
         in_short(figures),
-        *report(*figures['worker'], figures['starts']),
+        *report(*figures['worker'], figures['starts'], streams(*figures['streams'])),
         *report_loops(*figures['loops']),
         *report_rules(*figures['rules']),
         *report_credit(*figures['credit']),

@@ -11,7 +11,8 @@ import jax
 from lockstep import fastest, milliseconds
 from own_loops import LOOPS, own_loop
 from rules import BEYOND, HEAVY, RULES, SIZES, bptt, grad_of
-from worker import CASES, OURS, driver, own_streamed, streamed
+from streams import own_streamed, streamed
+from worker import CASES, OURS, driver
 
 LARGEST = SIZES[-1]
 

@@ -26,7 +26,6 @@ warnings.simplefilter('ignore')
 OURS = sys.argv[1] == 'ours'
 LINEAR = brainstate.nn.Linear if OURS else braintrace.nn.Linear
 LENGTHS = 100, 1000, 10000  # steps of the sequences whose memory is measured
-STREAMED = 100  # steps of a stream
 RTRL_AT_SIZE = 256, 128, 64  # units, steps, steps in a block
 FIRSTS = 5  # new learners whose first calls are timed
 OPTIONS = {'pp_prop': {'decay_or_rank': 0.9}}
@@ -146,102 +145,6 @@ def bptt_grad(model, loss=loss):
         return brainstate.transform.grad(lambda: mean_loss(xs, ys), weights)()
 
     return grad
-
-
-def streamed(steps, traces=True):
-    """Steps of a stream in brainstate's `jit`, each with an update of the weights, as a function of
-    nothing. GRU 16-64-4, one sample; without traces it is what brainstate itself costs."""
-    model, xs = Net('gru', LINEAR, 16, 64, 4), inputs_of_stream()
-    if traces:
-        learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
-    else:
-        learner = brainstate.nn.init_all_states(model, batch_size=1)
-    weights = model.states(brainstate.ParamState)
-
-    @brainstate.transform.jit
-    def step(x):
-        descend(weights, brainstate.transform.grad(lambda: jnp.mean(learner(x) ** 2), weights)())
-
-    return one_by_one(step, xs, weights, steps)
-
-
-def own_streamed(steps):
-    """The same steps in the learner's own `etrace_stream`."""
-    model, xs = Net('gru', LINEAR, 16, 64, 4), inputs_of_stream()
-    learner = braintrace.compile(model, braintrace.D_RTRL, xs[0], batch_size=1, seed=0)
-    weights = model.states(brainstate.ParamState)
-    live = learner.etrace_stream(
-        step_fn=lambda x: jnp.mean(learner(x) ** 2), update=lambda grads: descend(weights, grads)
-    )
-    return one_by_one(live, xs, weights, steps)
-
-
-def inputs_of_stream():
-    return list(jax.random.normal(jax.random.key(0), (8, 1, 16)))
-
-
-def one_by_one(step, xs, weights, steps):
-    """So many calls of a step, as a function of nothing that gives the weights."""
-
-    def run():
-        for t in range(steps):
-            step(xs[t % len(xs)])
-        return [s.value for s in weights.values()]
-
-    return run
-
-
-def descend(weights, grads):
-    """A small step down the gradient."""
-    for path, state in weights.items():
-        state.value = moved(state.value, grads[path])
-
-
-def moved(params, grads):
-    return jax.tree.map(lambda w, g: w - 1e-3 * g, params, grads)
-
-
-def pure_streams(steps):
-    """Steps of a stream of the same GRU as a plain function, and calls with the same arguments and
-    results that do nothing else, each as a function of nothing."""
-
-    def step(p, h, x):
-        sig = jax.nn.sigmoid
-        xh = jnp.concatenate([x, h], -1)
-        z, r = sig(xh @ p['Wz'] + p['bz']), sig(xh @ p['Wr'] + p['br'])
-        h = (1 - z) * h + z * jnp.tanh(jnp.concatenate([x, r * h], -1) @ p['Wh'] + p['bh'])
-        return h, h @ p['Wo'] + p['bo']
-
-    *keys, data_key = jax.random.split(jax.random.key(0), 5)
-    sizes = dict(z=(80, 64), r=(80, 64), h=(80, 64), o=(64, 4))
-    params = {}
-    for key, (name, size) in zip(keys, sizes.items(), strict=True):
-        params[f'W{name}'] = jax.random.normal(key, size) / 9
-        params[f'b{name}'] = jnp.zeros(size[1])
-    xs = list(jax.random.normal(data_key, (8, 1, 1, 16)))
-    learner = braintrace.compile(step, 'd_rtrl', params, jnp.zeros((1, 64)), xs[0][0])
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def one(params, carry, x):
-        (grads, _), carry = learner.grad(mean_square, params, carry, x, window=1)
-        return moved(params, grads), carry
-
-    @partial(jax.jit, donate_argnums=(0, 1))
-    def empty(params, carry, x):
-        return jax.lax.optimization_barrier((params, carry))
-
-    def run_of(step):
-        now = jax.tree.map(jnp.copy, params), learner.init(params, jnp.zeros((1, 64)))
-
-        def run():
-            nonlocal now
-            for t in range(steps):
-                now = step(*now, xs[t % 8])
-            return now
-
-        return run
-
-    return [run_of(step) for step in (one, empty)]
 
 
 def mean_square(out):
@@ -378,14 +281,6 @@ def main():
         for cell in ('gru', 'fused gru', 'lstm', 'fused lstm'):
             _, run = driver(cell, 'D_RTRL', (64, 128, 16, 100), {})
             say(case='fused', cell=cell, ms=best(run, alone=True)[0])
-    streams = {'stream': streamed(STREAMED)}
-    if OURS:
-        streams['own stream'] = own_streamed(STREAMED)
-        streams['floor'] = streamed(STREAMED, traces=False)
-        streams['pure stream'], streams['empty stream'] = pure_streams(STREAMED)
-    for case, times in zip(streams, in_turns(*streams.values()), strict=True):
-        say(case=case, us=[ms / STREAMED * 1e3 for ms in times])
-    if OURS:
         say(case='pp_prop by hand', ms=hand_written((64, 128, 16, 100)))
         small = [run_of_rtrl(64, 64, window) for window in (1, 32)]
         say(case='rtrl', ms=best(*small, alone=True))

@@ -77,10 +77,11 @@ class _Met(NamedTuple):
         return same and self.written == other.written
 
 
-def _are_traced(made: list) -> bool:
-    """Whether what a compiled call has made are no values yet: all of it, or nothing."""
-    leaves = jax.tree.leaves(made)
-    return bool(leaves) and isinstance(leaves[0], jax.core.Tracer)
+def _are_traced(*made: Any) -> bool:
+    """Whether what a compiled call has made are no values yet: all of it, or nothing, so that one
+    leaf tells."""
+    leaves = (leaf for value in made for leaf in jax.tree.leaves(value))
+    return isinstance(next(leaves, None), jax.core.Tracer)
 
 
 class _Compiled:
@@ -122,7 +123,7 @@ class _Compiled:
         unseen = self._read.unseen()
         values = self._read.read() if unseen else [s.value for s in self._met.states]
         new, out = self._jitted(values, moving, args)
-        if unseen and not _are_traced(new):
+        if unseen and not _are_traced(out, *new):
             self._written.write(new)
             return out
         for state, value in zip(self._met.changed, new, strict=True):

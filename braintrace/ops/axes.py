@@ -9,6 +9,7 @@ bring x and y into it. The kernels at the end serve all ops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
@@ -18,7 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from .._jax import Atom
-from .terms import einsum_flat, einsum_in_terms, placed, total
+from .terms import FEW_TERMS, einsum_flat, einsum_in_terms, placed, total
 
 FEW_STATES = 8  # of more, a product of matrices is faster than a sum of states
 
@@ -184,6 +185,31 @@ def spread_gradient(op: Op, x: jax.Array | None, dy: jax.Array) -> jax.Array:
         return gradient(op, x, dy)
     assert x is not None
     return _over_steps(f'Z{op.axes.x}', x, f'Z{op.axes.y}', dy, op.axes.w)
+
+
+def gradients_of_one_credit(
+    ops: Sequence[Op], xs: Sequence[jax.Array], dy: jax.Array
+) -> list[jax.Array]:
+    """`spread_gradient` of several ops whose outputs get the same credit: one product with their
+    operands side by side, where that is less work than one for each."""
+    if len(ops) == 1 or not _are_better_together(ops, xs, dy):
+        return [spread_gradient(op, x, dy) for op, x in zip(ops, xs, strict=True)]
+    of_x, of_w, of_y = f'Z{ops[0].axes.x}', ops[0].axes.w, f'Z{ops[0].axes.y}'
+    [along] = set(of_x) - set(of_y)
+    axis = of_x.index(along)
+    whole = _over_steps(of_x, jnp.concatenate(xs, axis), of_y, dy, of_w)
+    return list(jax.lax.split(whole, [x.shape[axis] for x in xs], of_w.index(along)))
+
+
+def _are_better_together(ops: Sequence[Op], xs: Sequence[jax.Array], dy: jax.Array) -> bool:
+    """Whether operands fit side by side, along the one axis that outputs do not have, and there is
+    one step, whose products take longer than their arithmetic, if they are not written out."""
+    axes = ops[0].axes
+    if axes.x is None or not all(op.plain and op.axes == axes for op in ops):
+        return False
+    summed = math.prod(n for n, c in zip(dy.shape, f'Z{axes.y}', strict=True) if c not in axes.w)
+    fit = len(set(axes.x) - set(axes.y)) == len({x.dtype for x in xs}) == 1
+    return fit and len(dy) == 1 and summed > FEW_TERMS
 
 
 def gradient_from(op: Op, before: tuple[Any, jax.Array], x: Any, dy: jax.Array) -> jax.Array:

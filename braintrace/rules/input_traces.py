@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from ..engine.loop import all_steps, scan
 from ..engine.window import Window
 from ..graph.samples import Samples
-from ..ops.axes import Op, gradient_from, spread, spread_gradient, spread_shape
+from ..ops.axes import Op, gradient_from, gradients_of_one_credit, spread, spread_shape
 from ..plan.keys import INPUT, TraceKey, distinct, shared, trace_type
 from ..plan.layout import Layout
 from .averages import average
@@ -114,13 +114,14 @@ class InputTraces:
             followed: those at all steps, see `over`.
             window: the steps.
         """
-        weights, others = {}, {}
-        for r, number in of_relation.items():
-            if self.keys[r] in followed:
-                x = followed[self.keys[r]]
-                weights[r] = spread_gradient(window.ops[r], x, signals[number])
-            else:
-                others[r] = number
+        weights: dict[int, Any] = {}
+        averaged = {r: n for r, n in of_relation.items() if self.keys[r] in followed}
+        for number in dict.fromkeys(averaged.values()):
+            alike = [r for r, n in averaged.items() if n == number]
+            ops, xs = [window.ops[r] for r in alike], [followed[self.keys[r]] for r in alike]
+            made = gradients_of_one_credit(ops, xs, signals[number])
+            weights |= zip(alike, made, strict=True)
+        others = {r: n for r, n in of_relation.items() if r not in averaged}
         if others:
             g = {number: signals[number] for number in others.values()}
             weights |= self._by_sums_of_credit(g, others, old, window)
