@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -94,9 +95,10 @@ class ListTrace(NamedTuple):
         met = jnp.einsum(f'{of_lam},{self.labels}->{left}', lam, e)
         if samples and samples not in op.axes.w:
             met, left = met.sum(0), left[1:]
-        return self._to_weight(met, left)
+        return self.to_weight(met, left)
 
-    def _to_weight(self, met: jax.Array, labels: str) -> jax.Array:
+    def to_weight(self, met: jax.Array, labels: str) -> jax.Array:
+        """What was read, with these axes, as a gradient of the weight."""
         op = self.use.op
         return op.to_weight(met.transpose([labels.index(c) for c in op.axes.w]))
 
@@ -111,20 +113,7 @@ class ListTrace(NamedTuple):
         `q` is `(steps, S, *y)`."""
         return (self.pushed_together(Phi, e) + self.outer(x, q)).astype(e.dtype)
 
-    def read_and_renewed(
-        self, lam: jax.Array, Phi: jax.Array, e: jax.Array, x: Any, q: jax.Array
-    ) -> tuple[jax.Array, jax.Array]:
-        """`read_state` and `renewed_together`, in one pass over a large trace."""
-        if not self._is_large(e) or any(map(jnp.iscomplexobj, (lam, Phi, e, x, q))):
-            return self.read_state(lam, e), self.renewed_together(Phi, e, x, q)
-        op, samples = self.use.op, self.use.sample_label
-        of_block = f'YS{op.axes.y}', f'Y{op.axes.x}'
-        labels = Labels(samples, f'{samples}S', f'S{samples}Z', self.labels, *of_block)
-        lam, q, x = taken(lam, self.near.first, -1), op.at_y(q), op.at_x(x)
-        met, new = read_and_renewed(lam, Phi, e, q, x, labels)
-        return self._to_weight(met, labels.left), new
-
-    def _is_large(self, e: jax.Array) -> bool:
+    def is_large(self, e: jax.Array) -> bool:
         """Whether it is worth a pass sample by sample, each a product of labelled axes."""
         axes, samples = self.use.op.axes, self.use.sample_label
         if e.nbytes < LARGE or not samples or not self.labels.startswith(samples):
@@ -157,3 +146,53 @@ class ListTrace(NamedTuple):
     @property
     def _by_output(self) -> str:
         return f'{self.use.sample_label}{self._outputs}S{self._rest}'
+
+
+Pairs = list[tuple[jax.Array, jax.Array]]
+
+
+def read_and_renewed_of_one(
+    kept: Sequence[ListTrace],
+    lam: jax.Array,
+    Phi: jax.Array,
+    q: jax.Array,
+    es: Sequence[jax.Array],
+    xs: Sequence[Any],
+) -> Pairs:
+    """`read_state` and `renewed_together` of the traces of weights whose outputs get the same
+    credit, `q`; of the large ones in one pass over all of them."""
+    large: dict[str, list[int]] = {}
+    made: dict[int, tuple[jax.Array, jax.Array]] = {}
+    for n, trace in enumerate(kept):
+        given = lam, Phi, q, es[n], xs[n]
+        if trace.is_large(es[n]) and not any(map(jnp.iscomplexobj, given)):
+            large.setdefault(trace.use.op.axes.y, []).append(n)
+        else:
+            new = trace.renewed_together(Phi, es[n], xs[n], q)
+            made[n] = trace.read_state(lam, es[n]), new
+    for alike in large.values():
+        traces = [kept[n] for n in alike]
+        old, operands = ([of[n] for n in alike] for of in (es, xs))
+        made |= zip(alike, _in_one_pass(traces, lam, Phi, q, old, operands), strict=True)
+    return [made[n] for n in range(len(kept))]
+
+
+def _in_one_pass(
+    kept: Sequence[ListTrace],
+    lam: jax.Array,
+    Phi: jax.Array,
+    q: jax.Array,
+    es: Sequence[jax.Array],
+    xs: Sequence[Any],
+) -> Pairs:
+    """The same for large traces whose outputs have the same axes."""
+    samples, of_y = kept[0].use.sample_label, kept[0].use.op.axes.y
+    of_es = tuple(trace.labels for trace in kept)
+    of_xs = tuple(f'Y{trace.use.op.axes.x}' for trace in kept)
+    labels = Labels(samples, f'{samples}S', f'S{samples}Z', f'YS{of_y}', of_es, of_xs)
+    operands = [trace.use.op.at_x(x) for trace, x in zip(kept, xs, strict=True)]
+    made = read_and_renewed(taken(lam, kept[0].near.first, -1), Phi, q, es, operands, labels)
+    weights = [
+        t.to_weight(a, labels.left(n)) for n, (t, a) in enumerate(zip(kept, made.read, strict=True))
+    ]
+    return list(zip(weights, made.traces, strict=True))

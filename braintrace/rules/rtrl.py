@@ -20,7 +20,7 @@ from ..plan.kept import Passage
 from ..plan.keys import TRACE, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
-from .list_trace import ListTrace
+from .list_trace import ListTrace, read_and_renewed_of_one
 from .neighbourhoods import all_elements
 from .sample_state import SampleState
 from .whole_state import FloatParam, WholeState
@@ -115,13 +115,16 @@ class RtrlOfSamples(Carrier):
     ) -> tuple[Contribution, Traces]:
         lam = self.state.rows(self.state.of_entry(entry))
         Phi, dys, xs = self.state.influence_of_uses(window)
-        weights: list[Any] = []
+        weights: dict[int, Any] = {}
         new: Traces = {}
-        for kept, dy, x in zip(self._kept, dys, xs, strict=True):
-            key, q = kept.use.key, jnp.moveaxis(dy, 0, 1)
-            met, new[key] = kept.read_and_renewed(lam, Phi, traces[key], x, q)
-            weights.append(met)
-        return self.state.weights_to_params(weights, entry.captured, entry.params), new
+        for uses in self.state.uses_of_one_credit:
+            kept, q = [self._kept[n] for n in uses], jnp.moveaxis(dys[uses[0]], 0, 1)
+            es = [traces[trace.use.key] for trace in kept]
+            made = read_and_renewed_of_one(kept, lam, Phi, q, es, [xs[n] for n in uses])
+            for n, (met, renewed) in zip(uses, made, strict=True):
+                weights[n], new[self._kept[n].use.key] = met, renewed
+        in_order = [weights[n] for n in range(len(weights))]
+        return self.state.weights_to_params(in_order, entry.captured, entry.params), new
 
     def loses(self, way: Passage) -> str | None:
         return self.state.lost_outside_uses(way)

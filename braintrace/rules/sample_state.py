@@ -193,6 +193,14 @@ class SampleState(WholeState):
         sums = shared_sums(self.graph, ys)
         return [sums[y] for y in ys]
 
+    @cached_property
+    def uses_of_one_credit(self) -> list[list[int]]:
+        """The uses, by number, with those together whose credit is that of the same variable."""
+        uses: dict[Var, list[int]] = {}
+        for n, v in enumerate(self._credited):
+            uses.setdefault(v, []).append(n)
+        return list(uses.values())
+
     def weights_to_params(
         self, weights: Sequence[Any], captured: Sequence[Any], params: Sequence[Any]
     ) -> Contribution:

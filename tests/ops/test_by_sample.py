@@ -11,32 +11,35 @@ import braintrace
 from braintrace.ops.by_sample import RENEWED, Labels, read_and_renewed
 from braintrace.rules import list_trace
 
-SIZES = dict(b=3, S=4, Z=4, i=2, j=5, Y=6)
-LABELS = Labels('b', 'bS', 'SbZ', 'bSij', 'YSbj', 'Ybi')
+SIZES = dict(b=3, S=4, Z=4, i=2, k=3, j=5, Y=6)
+LABELS = Labels('b', 'bS', 'SbZ', 'YSbj', ('bSij', 'bSkj'), ('Ybi', 'Ybk'))
 linear = model(lambda p, h, x: x @ p['W'] + 0.3 * (h @ p['R']))
 
 
 def test_it_reads_and_renews():
     rng = np.random.RandomState(0)
-    given = [rng.randn(*[SIZES[c] for c in of]) for of in LABELS[1:]]
-    more = rng.randn(2, *given[2].shape)
+    lam, Phi, q, *rest = (rng.randn(*[SIZES[c] for c in of]) for of in LABELS.of_operands)
+    given = lam, Phi, q, rest[:2], rest[2:]
+    more = [rng.randn(2, *e.shape) for e in rest[:2]]
 
-    def by_einsum(lam, Phi, e, q, x, labels):
-        moved = jnp.einsum('SbZ,bZij->bSij', Phi, e)
-        return jnp.einsum('bS,bSij->ij', lam, e), moved + jnp.einsum('YSbj,Ybi->bSij', q, x)
+    def by_einsum(lam, Phi, q, es, xs, labels):
+        read = [jnp.einsum('bS,bSij->ij', lam, e) for e in es]
+        moved = [jnp.einsum('SbZ,bZij->bSij', Phi, e) for e in es]
+        added = [jnp.einsum('YSbj,Ybi->bSij', q, x) for x in xs]
+        return read, [a + b for a, b in zip(moved, added, strict=True)]
 
     def all_of_it(f):
         def here(*values):
             return f(*values, LABELS)
 
         def square(*values):
-            return sum((a**2).sum() for a in here(*values))
+            return sum((a**2).sum() for a in jax.tree.leaves(here(*values)))
 
-        def with_another(e):
-            return here(*given[:2], e, *given[3:])
+        def with_others(es):
+            return here(lam, Phi, q, es, rest[2:])
 
         slopes = jax.grad(square, range(5))(*given)
-        return here(*given), jax.jit(here)(*given), jax.vmap(with_another)(more), slopes
+        return here(*given), jax.jit(here)(*given), jax.vmap(with_others)(more), slopes
 
     pairs = zip(*map(jax.tree.leaves, map(all_of_it, (read_and_renewed, by_einsum))), strict=True)
     for found, expected in pairs:
