@@ -80,20 +80,21 @@ def _sizes(a: Any, b: Any, labels: str) -> dict[str, int]:
 def _flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     of_a, of_b, out = _parts(labels)
     sizes = _sizes(a, b, labels)
-    if any([sizes[c] for c in of] != [*x.shape] for of, x in ((of_a, a), (of_b, b))):
-        return einsum(a, b, labels=labels)
-    over = ''.join(c for c in of_a if c in of_b and c not in out)
-    if over and of_a.startswith(over) and of_b.startswith(over):
-        n = len(over)
-        a, b = (c.reshape(math.prod(c.shape[:n]), *c.shape[n:]) for c in (a, b))
-        of_a, of_b, over = (over[0] + of.removeprefix(over) for of in (of_a, of_b, over))
-    each = ''.join(c for c in of_a if c in of_b and c in out)
-    rest_a, rest_b = (''.join(c for c in of if c not in over + each) for of in (of_a, of_b))
-    if out == each + rest_a + rest_b:
-        return _product(Labelled(of_a, a), Labelled(of_b, b), each, over)
-    if out == each + rest_b + rest_a:
-        return _product(Labelled(of_b, b), Labelled(of_a, a), each, over)
-    return einsum(a, b, labels=f'{of_a},{of_b}->{out}')
+    shape = [sizes[c] for c in out]
+    left, right = Labelled(of_a, a).squeezed(), Labelled(of_b, b).squeezed()
+    both = [c for c in left.labels if c in right.labels]
+    out = ''.join(c for c in out if c in left.labels + right.labels)
+    over = ''.join(c for c in both if c not in out)
+    if not {*left.labels, *right.labels} <= {*both, *out}:
+        return einsum(a, b, labels=labels)  # sums over an axis of one alone
+    if over and left.labels.startswith(over) and right.labels.startswith(over):
+        left, right, over = left.merged(over), right.merged(over), over[0]
+    each = ''.join(c for c in both if c in out)
+    # A vector comes first: XLA would turn round the matrix before it.
+    for x, y in sorted([(left, right), (right, left)], key=lambda pair: len(pair[0].labels)):
+        if out == each + x.without(over + each) + y.without(over + each):
+            return _product(x, y, each, over).reshape(shape)
+    return einsum(a, b, labels=labels)
 
 
 class Labelled(NamedTuple):
@@ -104,8 +105,24 @@ class Labelled(NamedTuple):
 
     def first(self, labels: str) -> Labelled:
         """The same with these axes in front."""
-        order = labels + ''.join(c for c in self.labels if c not in labels)
+        order = labels + self.without(labels)
         return Labelled(order, jax.lax.transpose(self.values, self.places(order)))
+
+    def squeezed(self) -> Labelled:
+        """The same without axes of length one."""
+        of_one = [k for k, n in enumerate(self.values.shape) if n == 1]
+        left = ''.join(c for k, c in enumerate(self.labels) if k not in of_one)
+        return Labelled(left, jax.lax.squeeze(self.values, of_one))
+
+    def merged(self, labels: str) -> Labelled:
+        """The same with its first axes, which have these labels, as one."""
+        shape, n = self.values.shape, len(labels)
+        values = self.values.reshape(math.prod(shape[:n]), *shape[n:])
+        return Labelled(labels[0] + self.labels.removeprefix(labels), values)
+
+    def without(self, labels: str) -> str:
+        """The labels that are not among these."""
+        return ''.join(c for c in self.labels if c not in labels)
 
     def places(self, labels: str) -> list[int]:
         """Where these axes are."""

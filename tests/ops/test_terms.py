@@ -7,7 +7,7 @@ import pytest
 
 from braintrace.ops.terms import TERMS, einsum, einsum_flat, einsum_in_terms
 
-SIZES = dict(S=2, b=4, i=3, j=5, n=2 * TERMS + 3, o=0)
+SIZES = dict(S=2, b=4, i=3, j=5, n=2 * TERMS + 3, o=0, l=1)
 
 
 @pytest.mark.parametrize('form', [einsum_in_terms, einsum_flat])
@@ -21,6 +21,9 @@ SIZES = dict(S=2, b=4, i=3, j=5, n=2 * TERMS + 3, o=0)
         'Sbj,Sbj->j',
         'bo,bj->oj',
         'Sbi,Sbj->ij',
+        'bl,bij->ijl',
+        'bij,b->ij',
+        'bil,bj->ilj',
     ],
 )
 def test_it_is_an_einsum(labels, form):
@@ -48,11 +51,16 @@ def test_one_of_them_may_be_complex():
     np.testing.assert_allclose(einsum_in_terms(a, b, labels='n,nj->j'), a @ b)
 
 
-def test_nothing_is_turned_round_for_a_flat_sum():
-    a, b = jnp.ones((4, 3, 5)), jnp.ones((4, 3, 2))
-
+@pytest.mark.parametrize(
+    ('labels', 'a', 'b'),
+    [('zbi,zbj->ij', (4, 3, 5), (4, 3, 2)), ('zbl,zbi->bil', (8, 1, 1), (8, 3, 5))],
+)
+def test_nothing_is_turned_round_for_a_flat_sum(labels, a, b):
     def turned_round(f):
-        program = jax.jit(lambda a, b: f(a, b, labels='zbi,zbj->ij')).lower(a, b)
+        def alone(a, b):
+            return f(jnp.sin(a), jnp.sin(b), labels=labels)
+
+        program = jax.jit(alone).lower(jnp.ones(a), jnp.ones(b))
         return 'transpose' in program.as_text(), program.compile().as_text().count('copy')
 
     assert turned_round(einsum_flat) == (False, 0)
