@@ -14,6 +14,8 @@ import jax
 import jax.numpy as jnp
 
 Entries: TypeAlias = list[list[Any]]
+Place: TypeAlias = tuple[tuple[int, ...], int]  # of a stack: the shape of its entries, a number
+LARGE = 512  # elements of an entry from which on a stack of many takes longer than a loop for each
 
 
 def back_through(D: Entries, credit: Sequence[Any], more: Sequence[Any] | None = None) -> list[Any]:
@@ -73,25 +75,36 @@ def filled(D: Entries, more: Entries) -> Entries:
     return [[b if a is None else a for a, b in row] for row in pairs]
 
 
-def together(Q: Entries, like: Entries) -> dict[tuple[int, ...], jax.Array]:
-    """The entries of each shape in one array, which a loop keeps faster than many: those of `like`,
-    in its shapes, zero where there is none."""
-    by_shape: dict[tuple[int, ...], list[Any]] = {}
-    for of, e in zip(_flat(like), _flat(Q), strict=True):
+def together(Q: Entries, like: Entries) -> dict[Place, jax.Array]:
+    """The entries in few arrays, which a loop keeps faster than many: those of `like`, in its
+    shapes, zero where there is none."""
+    stacks: dict[Place, list[Any]] = {}
+    for number, (of, e) in enumerate(zip(_flat(like), _flat(Q), strict=True)):
         if of is not None:
-            whole = jnp.zeros_like(of) if e is None else jnp.broadcast_to(e, of.shape)
-            by_shape.setdefault(of.shape, []).append(whole)
-    return {shape: jnp.stack(entries) for shape, entries in by_shape.items()}
+            value = jnp.zeros_like(of) if e is None else jnp.broadcast_to(e, of.shape)
+            stacks.setdefault(_place(of, number), []).append(value)
+    return {place: jnp.stack(entries) for place, entries in stacks.items()}
 
 
-def apart_again(stacked: dict[tuple[int, ...], jax.Array], like: Entries, axis: int) -> Entries:
+def apart_again(stacks: dict[Place, jax.Array], like: Entries, axis: int) -> Entries:
     """The entries that `together` has put on this axis, in the places that they have in `like`."""
-    number = {shape: iter(range(a.shape[axis])) for shape, a in stacked.items()}
+    rest = {place: iter(range(a.shape[axis])) for place, a in stacks.items()}
+    numbers = iter(range(len(like) ** 2))
 
     def entry(of: Any) -> Any:
-        return jax.lax.index_in_dim(stacked[of.shape], next(number[of.shape]), axis, False)
+        number = next(numbers)
+        if of is None:
+            return None
+        place = _place(of, number)
+        return jax.lax.index_in_dim(stacks[place], next(rest[place]), axis, False)
 
-    return _each(like, entry)
+    return [[entry(of) for of in row] for row in like]
+
+
+def _place(of: Any, number: int) -> Place:
+    """Entries with the same place are stacked: all small ones of a shape, large ones two by two,
+    since XLA makes a longer stack element by element."""
+    return of.shape, number // 2 if of.size > LARGE else 0
 
 
 def whole(D: Entries, shape: tuple[int, ...], axis: int, dtype: Any) -> jax.Array:
