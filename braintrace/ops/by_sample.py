@@ -89,25 +89,24 @@ def _at_once(lam: Any, Phi: Any, q: Any, *operands: Any, labels: Labels) -> list
     return [*read, *new]
 
 
-def _one_by_one(*operands: Any, labels: Labels) -> list[Any]:
-    weights, at_es = len(labels.es), 3
-    before, xs = operands[:at_es], operands[at_es + weights :]
+def _one_by_one(lam: Any, Phi: Any, q: Any, *operands: Any, labels: Labels) -> list[Any]:
+    weights = len(labels.es)
+    es, xs = list(operands[:weights]), operands[weights:]
 
     def one(n: Any, sums: tuple[list, list]) -> tuple[list, list]:
         read, es = sums
         of_sample = [
             jax.lax.dynamic_index_in_dim(a, n, axes.index(labels.samples), keepdims=False)
-            for a, axes in zip((*before, *es, *xs), labels.of_operands, strict=True)
+            for a, axes in zip((lam, Phi, q, *es, *xs), labels.of_operands, strict=True)
         ]
         made = _at_once(*of_sample, labels=labels.of_one)
         read = [a + b for a, b in zip(read, made[:weights], strict=True)]
         pairs = zip(es, made[weights:], strict=True)
         return read, [jax.lax.dynamic_update_index_in_dim(e, new, n, 0) for e, new in pairs]
 
-    es = list(operands[at_es : at_es + weights])
-    nothing = jax.eval_shape(lambda: _at_once(*operands, labels=labels)[:weights])
-    zeros = [jnp.zeros(a.shape, a.dtype) for a in nothing]
-    read, new = jax.lax.fori_loop(0, len(es[0]), one, (zeros, es))
+    shapes = jax.eval_shape(lambda: _at_once(lam, Phi, q, *operands, labels=labels)[:weights])
+    nothing = [jnp.zeros(a.shape, a.dtype) for a in shapes]
+    read, new = jax.lax.fori_loop(0, len(es[0]), one, (nothing, es))
     return [*read, *new]
 
 

@@ -94,7 +94,8 @@ def _flat(a: jax.Array, b: jax.Array, *, labels: str) -> jax.Array:
     for x, y in sorted([(left, right), (right, left)], key=lambda pair: len(pair[0].labels)):
         if out == each + x.without(over + each) + y.without(over + each):
             return _product(x, y, each, over).reshape(shape)
-    return einsum(a, b, labels=labels)
+    labels = f'{left.labels},{right.labels}->{out}'
+    return einsum(left.values, right.values, labels=labels).reshape(shape)
 
 
 class Labelled(NamedTuple):
