@@ -52,6 +52,8 @@ What leans on internals, and what breaks if it goes:
 - `explicit_axes` of the mesh of `jax.typeof(a).sharding`: `explicit_mesh`.
 - `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
   what `jax.jit` itself looks at; without it, list the settings that matter by hand.
+- `jax._src.core.trace_state_clean()`, `jax._src.config.debug_nans` and `debug_infs`:
+  `calls_just_run`. Without them it would have to be False, and streams would be slower.
 """
 
 from __future__ import annotations
@@ -69,7 +71,7 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 # fmt: off
 __all__ = [
     'Atom', 'ClosedJaxpr', 'Jaxpr', 'JaxprEqn', 'Literal',
-    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name',
+    'PER_DEVICE', 'Primitive', 'Traced', 'Var', 'bind', 'called_name', 'calls_just_run',
     'close_jaxpr', 'explicit_mesh', 'frames', 'is_complex', 'is_float',
     'mesh_axes', 'new_jaxpr', 'open_jaxpr', 'prune', 'real_dtype', 'run_jaxpr',
     'subjaxprs', 'trace', 'trace_context', 'type_of', 'varying_axes',
@@ -335,3 +337,11 @@ def trace_context() -> Any:
     """What JAX itself looks at while it traces: precision, axis names, meshes and other
     settings."""
     return jax._src.config.trace_context()
+
+
+def calls_just_run() -> bool:
+    """Whether a compiled call runs here and now, and raises nothing once it has run: no trace is
+    going on, and JAX does not look for numbers that are not finite."""
+    config = jax._src.config
+    looks = config.debug_nans.value or config.debug_infs.value
+    return jax._src.core.trace_state_clean() and not looks

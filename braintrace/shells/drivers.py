@@ -42,6 +42,8 @@ class SequenceDriverMixin:
         True
     """
 
+    _memory: Any  # the state that holds the traces, another one when it is compiled anew
+
     @abstractmethod
     def _learning(self) -> Learning:
         """The learner, ready to run; an error if it is not compiled."""
@@ -224,10 +226,9 @@ class SequenceDriverMixin:
 
         def live(*data: Any, modulator: Any = None) -> Any:
             nonlocal memory, step
-            learning = self._learning()
-            if step is None or memory is not learning.memory:  # or it was compiled anew
-                step = drivers.stream(learning, self._weights(), asked, update)
-                memory = learning.memory
+            if step is None or memory is not self._memory:  # or it was compiled anew
+                step = drivers.stream(self._learning(), self._weights(), asked, update)
+                memory = self._memory
             return step(data, modulator)
 
         return live

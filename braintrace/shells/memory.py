@@ -6,12 +6,10 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from ..frontends import brainstate as frontend
-
-brainstate: Any = frontend.brainstate
+from ..frontends.brainstate_own import OwnState
 
 
-class EligibilityTrace(brainstate.ShortTermState):  # type: ignore[misc]
+class EligibilityTrace(OwnState):
     """The influence of the weights on the present, carried on from step to step."""
 
 
