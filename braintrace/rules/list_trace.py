@@ -151,48 +151,54 @@ class ListTrace(NamedTuple):
 Pairs = list[tuple[jax.Array, jax.Array]]
 
 
-def read_and_renewed_of_one(
-    kept: Sequence[ListTrace],
-    lam: jax.Array,
-    Phi: jax.Array,
-    q: jax.Array,
-    es: Sequence[jax.Array],
-    xs: Sequence[Any],
-) -> Pairs:
-    """`read_state` and `renewed_together` of the traces of weights whose outputs get the same
-    credit, `q`; of the large ones in one pass over all of them."""
+class AtEdge(NamedTuple):
+    """The trace of a weight where a block ends: as it was before the block, and what multiplied the
+    weight in its steps."""
+
+    kept: ListTrace
+    e: jax.Array
+    x: Any
+
+
+class OneCredit(NamedTuple):
+    """What is the same for all weights whose outputs get one credit: the credit `lam` of the state
+    before the block, the transition `Phi` through it, and the slopes `q` of the outputs,
+    `(steps, S, *y)`."""
+
+    lam: jax.Array
+    Phi: jax.Array
+    q: jax.Array
+
+
+def read_and_renewed_of_one(weights: Sequence[AtEdge], credit: OneCredit) -> Pairs:
+    """What the credit reads of each trace, and the trace after the block; of large traces in one
+    pass over all of them."""
     large: dict[str, list[int]] = {}
     made: dict[int, tuple[jax.Array, jax.Array]] = {}
-    for n, trace in enumerate(kept):
-        given = lam, Phi, q, es[n], xs[n]
-        if trace.is_large(es[n]) and not any(map(jnp.iscomplexobj, given)):
-            large.setdefault(trace.use.op.axes.y, []).append(n)
+    for n, (kept, e, x) in enumerate(weights):
+        if kept.is_large(e) and not any(map(jnp.iscomplexobj, (*credit, e, x))):
+            large.setdefault(kept.use.op.axes.y, []).append(n)
         else:
-            new = trace.renewed_together(Phi, es[n], xs[n], q)
-            made[n] = trace.read_state(lam, es[n]), new
+            new = kept.renewed_together(credit.Phi, e, x, credit.q)
+            made[n] = kept.read_state(credit.lam, e), new
     for alike in large.values():
-        traces = [kept[n] for n in alike]
-        old, operands = ([of[n] for n in alike] for of in (es, xs))
-        made |= zip(alike, _in_one_pass(traces, lam, Phi, q, old, operands), strict=True)
-    return [made[n] for n in range(len(kept))]
+        pairs = _in_one_pass([weights[n] for n in alike], credit)
+        made |= zip(alike, pairs, strict=True)
+    return [made[n] for n in range(len(weights))]
 
 
-def _in_one_pass(
-    kept: Sequence[ListTrace],
-    lam: jax.Array,
-    Phi: jax.Array,
-    q: jax.Array,
-    es: Sequence[jax.Array],
-    xs: Sequence[Any],
-) -> Pairs:
+def _in_one_pass(weights: Sequence[AtEdge], credit: OneCredit) -> Pairs:
     """The same for large traces whose outputs have the same axes."""
-    samples, of_y = kept[0].use.sample_label, kept[0].use.op.axes.y
-    of_es = tuple(trace.labels for trace in kept)
-    of_xs = tuple(f'Y{trace.use.op.axes.x}' for trace in kept)
+    traces, es, xs = zip(*weights, strict=True)
+    samples, of_y = traces[0].use.sample_label, traces[0].use.op.axes.y
+    of_es = tuple(trace.labels for trace in traces)
+    of_xs = tuple(f'Y{trace.use.op.axes.x}' for trace in traces)
     labels = Labels(samples, f'{samples}S', f'S{samples}Z', f'YS{of_y}', of_es, of_xs)
-    operands = [trace.use.op.at_x(x) for trace, x in zip(kept, xs, strict=True)]
-    made = read_and_renewed(taken(lam, kept[0].near.first, -1), Phi, q, es, operands, labels)
-    weights = [
-        t.to_weight(a, labels.left(n)) for n, (t, a) in enumerate(zip(kept, made.read, strict=True))
+    operands = [trace.use.op.at_x(x) for trace, x in zip(traces, xs, strict=True)]
+    lam = taken(credit.lam, traces[0].near.first, -1)
+    made = read_and_renewed(lam, credit.Phi, credit.q, es, operands, labels)
+    gradients = [
+        trace.to_weight(met, labels.left(n))
+        for n, (trace, met) in enumerate(zip(traces, made.read, strict=True))
     ]
-    return list(zip(weights, made.traces, strict=True))
+    return list(zip(gradients, made.traces, strict=True))

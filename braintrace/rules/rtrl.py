@@ -20,7 +20,7 @@ from ..plan.kept import Passage
 from ..plan.keys import TRACE, trace_type
 from ..plan.layout import Layout
 from .carrier import Carrier, Contribution, Entry, Traces
-from .list_trace import ListTrace, read_and_renewed_of_one
+from .list_trace import AtEdge, ListTrace, OneCredit, read_and_renewed_of_one
 from .neighbourhoods import all_elements
 from .sample_state import SampleState
 from .whole_state import FloatParam, WholeState
@@ -118,9 +118,9 @@ class RtrlOfSamples(Carrier):
         weights: dict[int, Any] = {}
         new: Traces = {}
         for uses in self.state.uses_of_one_credit:
-            kept, q = [self._kept[n] for n in uses], jnp.moveaxis(dys[uses[0]], 0, 1)
-            es = [traces[trace.use.key] for trace in kept]
-            made = read_and_renewed_of_one(kept, lam, Phi, q, es, [xs[n] for n in uses])
+            at_edge = [AtEdge(self._kept[n], traces[self._kept[n].use.key], xs[n]) for n in uses]
+            credit = OneCredit(lam, Phi, jnp.moveaxis(dys[uses[0]], 0, 1))
+            made = read_and_renewed_of_one(at_edge, credit)
             for n, (met, renewed) in zip(uses, made, strict=True):
                 weights[n], new[self._kept[n].use.key] = met, renewed
         in_order = [weights[n] for n in range(len(weights))]
