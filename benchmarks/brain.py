@@ -130,8 +130,11 @@ def online(model, case, xs, wanted, ours):
             **(of_gradient if ours else {}),
         )
 
-    promised = promised_bytes(learner.report.memory, STEPS) / 1e9 if ours else None
-    return seconds, promised, lambda: run(xs, wanted)
+    if not ours:
+        return seconds, None, lambda: run(xs, wanted)
+    memory, fresh = learner.report.memory, of_gradient.get('fresh', False)
+    promised = promised_bytes(memory, STEPS, fresh) + fresh * memory['trace_bytes']
+    return seconds, promised / 1e9, lambda: run(xs, wanted)
 
 
 def main(library, case, neurons, synapses):

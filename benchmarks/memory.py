@@ -9,10 +9,15 @@ import statistics
 import jax
 
 
-def promised_bytes(memory, steps):
-    """What a report says that a gradient takes, for a block of so many steps."""
-    more = steps - memory['block_steps']
-    return memory['peak_bytes'] + more * memory['block_bytes'] // memory['block_steps']
+def promised_bytes(memory, steps, fresh=False):
+    """What a report says that a gradient takes, for a block of so many steps: with the traces
+    before and after it, or of a sequence that stands alone."""
+    block = memory['block_bytes']
+    rest = memory['peak_bytes'] - block
+    if fresh:
+        rest -= 2 * memory['trace_bytes']
+        block = memory['alone_bytes'] - rest
+    return rest + block * steps // memory['block_steps']
 
 
 def of_arrays():

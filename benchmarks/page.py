@@ -208,6 +208,16 @@ def report(ours, theirs, starts, of_streams):
         + ', '.join(f'{steps} steps {size / 1e6:.2f} MB' for steps, size in sizes)
         + '.\n'
     )
+    spiking = [
+        f'{row["rule"]}{", fresh" * row["fresh"]} on {row["cell"].upper()} '
+        f'{row["taken"] / 1e6:.1f} / {row["promised"] / 1e6:.1f}'
+        for row in ours
+        if row['case'] == 'promise'
+    ]
+    yield (
+        'Memory of a gradient, taken / promised, as in the first table, of spiking networks '
+        f'64-128-16-100, in MB: {", ".join(spiking)}.\n'
+    )
 
 
 def cpu():

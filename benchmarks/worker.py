@@ -66,9 +66,10 @@ def least_work(cell, rule, shape, options):
     memory, sizes = learner.report.memory, compiled_memory(program)
     taken = sizes.temp_size_in_bytes + sizes.output_size_in_bytes
     steps = min(shape[3], memory['block_steps'])
-    if options.get('fresh'):
-        return work_of(program), taken, memory['alone_bytes'] * steps // memory['block_steps']
-    promised = promised_bytes(memory, steps)
+    fresh = options.get('fresh', False)
+    promised = promised_bytes(memory, steps, fresh)
+    if fresh:
+        return work_of(program), taken, promised
     blocks = -(-shape[3] // memory['block_steps'])
     renewed = 2 * blocks * memory['trace_bytes']
     return work_of(program, renewed), taken + memory['trace_bytes'], promised
@@ -286,6 +287,11 @@ def main():
         say(case='rtrl', ms=best(*small, alone=True))
         say(case='rtrl at size', **rtrl_at_size(*RTRL_AT_SIZE))
         say(case='compiling', seconds=compiling())
+        for rule, options in ('D_RTRL', {}), ('D_RTRL', {'fresh': True}), ('pp_prop', {}):
+            for cell in ('lif', 'alif'):
+                _, taken, promised = least_work(cell, rule, (64, 128, 16, 100), options)
+                row = dict(rule=rule, cell=cell, fresh=bool(options))
+                say(case='promise', **row, taken=taken, promised=promised)
         for case, traces in (('memory', True), ('memory of BPTT', False)):
             say(case=case, bytes={n: temporary_bytes(n, traces) for n in LENGTHS})
 

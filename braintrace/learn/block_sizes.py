@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._jax import Var
 from ..engine.blocks import MOST_STEPS, pick_window
-from ..plan.step_sizes import bytes_of, of_operands
+from ..plan.step_sizes import bytes_of, of_operands, of_products
 from ..rules.carrier import BlockCarrier, PartCarrier
 
 if TYPE_CHECKING:
@@ -71,8 +71,7 @@ class BlockSizes:
         step, layout = program.step, program.layout
         states = bytes_of(*step.hidden_vars, *step.other_vars)
         if self.core.single_step and isinstance(carrier, BlockCarrier):
-            products = bytes_of(*program.products)
-            return states + products + of_operands(layout) + carrier.step_bytes
+            return states + self._product_bytes + of_operands(layout) + carrier.step_bytes
         total = 2 * states + carrier.window_step_bytes
         for r in layout.relations:
             rows = sum(layout.units[g.index].states for g in r.groups if g.index in layout.units)
@@ -104,5 +103,14 @@ class BlockSizes:
         """What is kept of the course of one step."""
         program, step = self.core.program, self.core.program.step
         outs = [v for v in step.outs if isinstance(v, Var)]
-        kept = *program.products, *program.made_operands
-        return bytes_of(*step.hidden_vars, *step.other_vars, *outs, *kept)
+        kept = *step.hidden_vars, *step.other_vars, *outs, *program.made_operands
+        return bytes_of(*kept) + self._product_bytes
+
+    @property
+    def _product_bytes(self) -> int:
+        """The products with weights that one step keeps: all of them, where a sample may be left
+        out of a step."""
+        products = self.core.program.products
+        if self.core.looks_on:
+            return bytes_of(*products)
+        return of_products(self.core.program.layout, products)

@@ -243,6 +243,13 @@ class Layout:
         has no way into that."""
         return {g: self._transitions(g) for g in self.units}
 
+    def moving_entries(self, group: int) -> int:
+        """How many slopes of the states of a unit by each other are not the same in all steps."""
+        if self.scope is Scope.COUPLED:
+            return self.units[group].states ** 2
+        entries = [entry for row in self.steady_transitions[group] for entry in row]
+        return sum(entry is not None and not entry.steps for entry in entries)
+
     def linked_ops(self, captured: Sequence[Any]) -> list[Op]:
         """The op of each relation, with its arrays taken from the values that the step captured."""
         values = dict(zip(self.graph.step.captured_vars, captured, strict=True))

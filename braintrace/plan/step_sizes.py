@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from .._jax import Var
 from .layout import Layout
+from .steady import MOVING
 
 OF_A_SIGNAL = 2  # arrays like y: its credit, and what that becomes where it meets the trace
 
@@ -35,9 +36,22 @@ def of_state(layout: Layout, group: int) -> int:
     return math.prod(units.shape) * units.dtype.itemsize
 
 
+def of_products(layout: Layout, products: Iterable[Var]) -> int:
+    """Products with weights that a derivative asks for: not those that only add to states whose
+    slopes by them are the same in all steps, since the new states are known."""
+
+    def only_adds(relation: int) -> bool:
+        groups = [g.index for g in layout.relations[relation].groups]
+        slopes = [layout.steady_slopes.get((relation, g), MOVING) for g in groups]
+        return relation in layout.pure and all(slope.steps for slope in slopes)
+
+    added = {r.y_var for i, r in enumerate(layout.relations) if only_adds(i)}
+    return bytes_of(*[y for y in products if y not in added])
+
+
 def of_transitions(layout: Layout, groups: Iterable[int]) -> int:
-    """How the states of each unit act on each other."""
-    return sum(layout.units[g].states ** 2 * of_state(layout, g) for g in groups)
+    """How the states of each unit act on each other, where that is not the same in all steps."""
+    return sum(layout.moving_entries(g) * of_state(layout, g) for g in groups)
 
 
 def of_credit(layout: Layout, groups: Iterable[int]) -> int:
