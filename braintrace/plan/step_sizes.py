@@ -9,7 +9,7 @@ from .._jax import Var
 from .layout import Layout
 from .steady import MOVING
 
-OF_A_SIGNAL = 2  # arrays like y: its credit, and what that becomes where it meets the trace
+OF_A_SIGNAL = 2  # arrays like y: the credit of a state there, and what it becomes at the trace
 
 
 def bytes_of(*variables: Var) -> int:
@@ -59,8 +59,8 @@ def of_credit(layout: Layout, groups: Iterable[int]) -> int:
     return sum(layout.units[g].states * of_state(layout, g) for g in groups)
 
 
-def of_signals(layout: Layout, relations: Iterable[int]) -> int:
-    """Signals that meet the traces of the outputs of some relations."""
-    relations = list(relations)
-    each = sum(bytes_of(layout.relations[r].y_var) for r in relations)
-    return OF_A_SIGNAL * each + of_an_output(layout, relations)
+def of_signals(layout: Layout, fed: Iterable[tuple[int, int]]) -> int:
+    """Signals that meet the traces of outputs, one for each state: by relation and group."""
+    return OF_A_SIGNAL * sum(
+        layout.units[g].states * bytes_of(layout.relations[r].y_var) for r, g in fed
+    )

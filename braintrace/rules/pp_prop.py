@@ -78,7 +78,7 @@ class Factorised(BlockCarrier):
 
     @property
     def step_bytes(self) -> int:
-        return of_signals(self.layout, [o.feed.relation for o in self.own_outputs])
+        return of_signals(self.layout, [(o.feed.relation, o.group) for o in self.own_outputs])
 
     @cached_property
     def outputs(self) -> list[OutputTrace]:

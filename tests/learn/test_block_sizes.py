@@ -21,7 +21,7 @@ P = {
     'W': draw(N_IN, N),
     'R': draw(N, N),
     'out': draw(N, 4),
-    **{gate: draw(N_IN + N, N) for gate in 'zrn'},
+    **{gate: draw(N_IN + N, N) for gate in 'zrnifoc'},
 }
 
 
@@ -55,27 +55,44 @@ def gru(p, h, x):
     return h, h @ p['out']
 
 
+def lstm(p, s, x):
+    c, h = s
+    xh = jnp.concatenate([x, h], -1)
+    i, f, o = (jax.nn.sigmoid(xh @ p[name]) for name in 'ifo')
+    c = f * c + i * jnp.tanh(xh @ p['c'])
+    h = o * jnp.tanh(c)
+    return (c, h), h @ p['out']
+
+
 ONE = jnp.zeros((BATCH, N), jnp.float32)
 MODELS = {
     'leaky': (leaky, ONE, ('W', 'R')),
     'adaptive': (adaptive, (ONE, ONE), ('W', 'R')),
     'gru': (gru, ONE, ('z', 'r', 'n')),
+    'lstm': (lstm, (ONE, ONE), tuple('ifoc')),
+}
+RULES = {
+    'carried': ('d_rtrl', {}),
+    'fresh': ('d_rtrl', {}),
+    'factors': ('pp_prop', {'decay_or_rank': 0.9}),
 }
 
 
-@pytest.mark.parametrize('fresh', [False, True])
+@pytest.mark.parametrize('how', RULES)
 @pytest.mark.parametrize('name', MODELS)
-def test_d_rtrl_takes_what_is_promised(name, fresh):
+def test_a_gradient_takes_what_is_promised(name, how):
     step, state, weights = MODELS[name]
     params = {k: P[k] for k in (*weights, 'out')}
     xs = jnp.zeros((STEPS, BATCH, N_IN), jnp.float32)
-    learner = braintrace.compile(step, 'd_rtrl', params, state, xs[0])
+    (rule, options), fresh = RULES[how], how == 'fresh'
+    learner = braintrace.compile(step, rule, params, state, xs[0], **options)
 
     def run(params, carry, xs):
         def loss(out):
             return (out**2).mean()
 
-        return learner.grad(loss, params, carry, xs, window=STEPS, fresh=fresh)
+        made, carry = learner.grad(loss, params, carry, xs, window=STEPS, fresh=fresh)
+        return made if fresh else (made, carry)
 
     carry = learner.init(params, state)
     taken = jax.jit(run).lower(params, carry, xs).compile().memory_analysis()
@@ -85,4 +102,4 @@ def test_d_rtrl_takes_what_is_promised(name, fresh):
     block = memory['alone_bytes'] - gradients if fresh else memory['block_bytes']
     promised = gradients + 2 * before + block * STEPS // memory['block_steps']
     ratio = promised / (taken.temp_size_in_bytes + taken.output_size_in_bytes + before)
-    assert 0.7 < ratio < 1.3  # nearer on one machine; XLA's programs differ from machine to machine
+    assert 0.75 < ratio < 1.25  # XLA's programs differ from machine to machine
