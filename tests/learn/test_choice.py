@@ -42,7 +42,7 @@ def square(out):
         (tanh_rnn, ROOMY, 'rtrl'),
         (tanh_rnn, 2_800, 'd_rtrl'),
         (gru, 9_000, 'hybrid'),
-        (gru, 4_800, 'pp_prop'),
+        (gru, 4_400, 'pp_prop'),
     ],
 )
 @pytest.mark.filterwarnings('ignore::UserWarning')
