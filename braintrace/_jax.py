@@ -52,8 +52,9 @@ What leans on internals, and what breaks if it goes:
 - `explicit_axes` of the mesh of `jax.typeof(a).sharding`: `explicit_mesh`.
 - `jax._src.config.trace_context()`: `trace_context`, a part of the key of what was compiled. It is
   what `jax.jit` itself looks at; without it, list the settings that matter by hand.
-- `jax._src.core.trace_state_clean()`, `jax._src.config.debug_nans` and `debug_infs`:
-  `calls_just_run`. Without them it would have to be False, and streams would be slower.
+- `jax._src.core.trace_state_clean()`, and `debug_nans`, `debug_infs` and `disable_jit` of
+  `jax._src.config`: `calls_just_run`. Without them it would have to be False, and streams would be
+  slower.
 """
 
 from __future__ import annotations
@@ -340,8 +341,8 @@ def trace_context() -> Any:
 
 
 def calls_just_run() -> bool:
-    """Whether a compiled call runs here and now, and raises nothing once it has run: no trace is
-    going on, and JAX does not look for numbers that are not finite."""
+    """Whether XLA runs a compiled call here and now, and nothing is raised once it has run: no
+    trace is going on, JAX does not look for numbers that are not finite, nor leave out `jit`."""
     config = jax._src.config
-    looks = config.debug_nans.value or config.debug_infs.value
-    return jax._src.core.trace_state_clean() and not looks
+    debugging = config.debug_nans.value or config.debug_infs.value or config.disable_jit.value
+    return jax._src.core.trace_state_clean() and not debugging
