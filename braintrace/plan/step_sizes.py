@@ -54,6 +54,11 @@ def of_transitions(layout: Layout, groups: Iterable[int]) -> int:
     return sum(layout.moving_entries(g) * of_state(layout, g) for g in groups)
 
 
+def of_matrices(layout: Layout, groups: Iterable[int]) -> int:
+    """A number for each two states of each unit."""
+    return sum(layout.units[g].states ** 2 * of_state(layout, g) for g in groups)
+
+
 def of_credit(layout: Layout, groups: Iterable[int]) -> int:
     """The credit of the states of all units."""
     return sum(layout.units[g].states * of_state(layout, g) for g in groups)

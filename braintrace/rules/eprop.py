@@ -41,7 +41,7 @@ from ..plan.kept import Passage, relation_of
 from ..plan.keys import TraceKey
 from ..plan.layout import Layout, Slot
 from ..plan.leaky_readers import are_seen_through_leaks
-from ..plan.step_sizes import of_transitions
+from ..plan.step_sizes import of_matrices
 from .carrier import BlockCarrier, Contribution, Credit, Entry, Traces
 from .d_rtrl import PositionWise
 from .slot_trace import alike
@@ -64,7 +64,7 @@ class Filtered(BlockCarrier):
 
     @property
     def step_bytes(self) -> int:
-        return self.inner.step_bytes + 2 * of_transitions(self.layout, self._groups)
+        return self.inner.step_bytes + 2 * of_matrices(self.layout, self._groups)
 
     @cached_property
     def _slots(self) -> list[Slot]:

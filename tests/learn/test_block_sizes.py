@@ -75,6 +75,7 @@ RULES = {
     'carried': ('d_rtrl', {}),
     'fresh': ('d_rtrl', {}),
     'factors': ('pp_prop', {'decay_or_rank': 0.9}),
+    'filtered': ('eprop', {'kappa_filter_decay': 0.8}),
 }
 
 
