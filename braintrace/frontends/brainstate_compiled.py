@@ -24,8 +24,9 @@ def compiled(f: Callable, held: Callable[[], Watched]) -> _Compiled:
     `states(*args)` of the result are the states that it reads or writes.
     `held` says which states there are: when they are other ones, or when a setting of
     `brainstate.environ` changes, it is compiled anew; for arguments and states of other shapes JAX
-    does so by itself. After an exception all states are as they were. The value of an `OwnState`
-    is written over in place: no memory is taken for another, and none of it is copied.
+    does so by itself. After an exception all states are as they were. The new value of an
+    `OwnState` takes the memory of the old one. XLA copies an array of it first where something
+    else than its new value reads the old one too.
     """
     return _Compiled(f, held)
 

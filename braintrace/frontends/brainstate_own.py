@@ -1,4 +1,4 @@
-"""A state of a learner's own, whose value a compiled call may write over in place."""
+"""A state of a learner's own, whose value a compiled call may write over."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def _by_turns(way: Callable) -> Callable:
 
 
 class OwnState(brainstate.ShortTermState):  # type: ignore[misc]
-    """A state that only a learner writes in its steps. A compiled call writes over its value in
-    place, unless somebody has read it: then over a copy.
+    """A state that only a learner writes in its steps. A compiled call writes over its value,
+    unless somebody has read it: then over a copy.
 
     The slots are not among the attributes that brainstate copies from state to state.
     """

@@ -1,4 +1,4 @@
-"""A stream writes over its traces in place, and nobody who holds them is told otherwise."""
+"""A stream writes over its traces, and nobody who holds them is told otherwise."""
 
 import copy
 import pickle
